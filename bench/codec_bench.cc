@@ -145,7 +145,8 @@ BENCHMARK(BM_ParseAndDecodeChunk)->ArgName("sparse")->Arg(0)->Arg(1);
 
 // --- Element types of the wire: the fastest kernels of this machine beside the plain loops, in one run ---
 
-constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt8};
+constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16,
+                            DType::kInt8,    DType::kInt4,     DType::kInt2};
 
 // Processor time that one call takes, over enough calls to be measurable; the machine may be shared.
 template <typename F>
@@ -194,16 +195,17 @@ void BM_EncodeChunk(benchmark::State& state) {
     benchmark::DoNotOptimize(EncodeChunk(1, chunk.values, chunk.coding(), &chunk.body, kernels));
   });
 }
-BENCHMARK(BM_EncodeChunk)->ArgName("dtype")->DenseRange(1, 3);
+BENCHMARK(BM_EncodeChunk)->ArgName("dtype")->DenseRange(1, 5);
 
 void BM_QuantizeNearest(benchmark::State& state) {
   FullChunk chunk(state.range(0));
-  const uint16_t scale = Int8Scale(chunk.values);
+  const uint16_t scale = ScaleOf(chunk.dtype, chunk.values, Rounding::Nearest());
+  std::vector<uint8_t> codes(chunk.values.size() * CodeSize(chunk.dtype));
   AgainstPlain(state, chunk.values.size(), [&](const Kernels& kernels) {
-    Quantize(chunk.dtype, chunk.values, scale, Rounding::Nearest(), chunk.body, kernels);
+    Quantize(chunk.dtype, chunk.values, scale, Rounding::Nearest(), codes, kernels);
   });
 }
-BENCHMARK(BM_QuantizeNearest)->ArgName("dtype")->DenseRange(1, 3);
+BENCHMARK(BM_QuantizeNearest)->ArgName("dtype")->DenseRange(1, 5);
 
 // What the server does with a chunk of a worker's gradient.
 void BM_DecodeAdd(benchmark::State& state) {
@@ -213,7 +215,7 @@ void BM_DecodeAdd(benchmark::State& state) {
   AgainstPlain(state, sum.size(),
                [&](const Kernels& kernels) { DecodeAdd(*view, 0.5f, false, sum, kernels); });
 }
-BENCHMARK(BM_DecodeAdd)->ArgName("dtype")->DenseRange(0, 3);
+BENCHMARK(BM_DecodeAdd)->ArgName("dtype")->DenseRange(0, 5);
 
 void BM_DecodeAddSparse(benchmark::State& state) {
   FullChunk chunk(state.range(0));
@@ -225,7 +227,7 @@ void BM_DecodeAddSparse(benchmark::State& state) {
   AgainstPlain(state, sum.size(),
                [&](const Kernels& kernels) { DecodeAdd(*view, 0.5f, false, sum, kernels); });
 }
-BENCHMARK(BM_DecodeAddSparse)->ArgName("dtype")->DenseRange(0, 3);
+BENCHMARK(BM_DecodeAddSparse)->ArgName("dtype")->DenseRange(0, 5);
 
 void BM_MaxMagnitude(benchmark::State& state) {
   const auto values = Floats(ChunkElementsFor(kSymbolBytes), 1.0);

@@ -110,8 +110,8 @@ void AddBenchRounds(CLI::App& bench, longhaul::load::BenchRoundsOptions* rounds)
                          "what decides how fast to send");
   command
       ->add_option("--wire-dtype", rounds->wire_dtype,
-                   "element type of gradients on the wire: float32, bfloat16, float16, int8")
-      ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8"}));
+                   "element type of gradients on the wire: float32, bfloat16, float16, int8, int4, int2")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8", "int4", "int2"}));
   command
       ->add_option("--result-dtype", rounds->result_dtype,
                    "element type of results on the wire: float32, bfloat16, float16")

@@ -19,7 +19,9 @@ parser.add_argument("--every", type=int, default=32, help="local steps between t
 parser.add_argument("--fragments", type=int, default=2)
 parser.add_argument("--overlap", type=int, default=8, help="local steps that an outer one may be on its way")
 parser.add_argument("--batch", type=int, default=16)
-parser.add_argument("--wire-dtype", default="float32")
+parser.add_argument("--outer", default="sgd:lr=0.7,momentum=0.9,nesterov", help="the server's optimizer")
+parser.add_argument("--wire-dtype", default="float32", help="of what changed, for example int8 or int2")
+parser.add_argument("--topk-share", type=float, help="of what changed, the largest of which travel, for example 0.015625")
 parser.add_argument("--result-dtype", default="float32")
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--text", nargs="+", default=sorted(glob.glob(sysconfig.get_path("stdlib") + "/*.py")),
@@ -53,18 +55,21 @@ own = text[worker.rank * len(text) // worker.world_size:(worker.rank + 1) * len(
 random = torch.Generator().manual_seed(options.seed * 1000 + worker.rank)
 
 
-def loss_of(data, count):
+def predict(data, count):
     starts = torch.randint(len(data) - LENGTH - 1, (count,), generator=random)
     windows = torch.stack([data[s:s + LENGTH + 1] for s in starts]).long()
-    return nn.functional.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
+    return model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten()
 
 
+settings = {"wire_dtype": options.wire_dtype, "result_dtype": options.result_dtype}
+if options.topk_share:
+    settings["topk_share"] = options.topk_share
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-with longhaul.torch.DiLoCo(model, optimizer, every=options.every, fragments=options.fragments, overlap=options.overlap,
-                           wire_dtype=options.wire_dtype, result_dtype=options.result_dtype):
+with longhaul.torch.DiLoCo(model, optimizer, every=options.every, outer=options.outer, fragments=options.fragments,
+                           overlap=options.overlap, **settings):
     for step in range(1, options.steps + 1):
         optimizer.zero_grad()
-        loss = loss_of(own, options.batch)
+        loss = nn.functional.cross_entropy(*predict(own, options.batch))
         loss.backward()
         optimizer.step()
         if worker.rank == 0 and step % 50 == 0:
@@ -73,4 +78,8 @@ with longhaul.torch.DiLoCo(model, optimizer, every=options.every, fragments=opti
 if worker.rank == 0:
     random.manual_seed(options.seed)
     with torch.no_grad():
-        print("held-out loss %.4f nats a byte" % loss_of(held_out, 256).item())
+        scores, right = zip(*(predict(held_out, 256) for _ in range(8)))
+        scores, right = torch.cat(scores), torch.cat(right)
+        print("held-out loss %.4f nats a byte, %.2f %% of the bytes right" % (
+            nn.functional.cross_entropy(scores, right).item(), 100 * (scores.argmax(1) == right).float().mean().item()))
+    print("sent %.2f MB of chunks" % (worker.stats()["chunk_bytes_sent"] / 1e6))

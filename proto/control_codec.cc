@@ -253,6 +253,8 @@ Status Validate(const control::Declare& declare) {
   if (declare.has_staleness() && (declare.staleness() < -1 || declare.staleness() > 1000)) {
     return Violation("declare.staleness", "is not in -1..1000");
   }
+  if (declare.has_topk_share() && !(declare.topk_share() > 0 && declare.topk_share() <= 1))
+    return Violation("declare.topk_share", "is not above 0 and at most 1");
   if (declare.quorum() > kMaxWorldSize) return Violation("declare.quorum", "is above 65536");
   return First({Name("declare.name", declare.name()), Name("declare.optimizer", declare.optimizer())});
 }

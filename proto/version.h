@@ -6,6 +6,6 @@
 
 namespace longhaul::wire {
 
-inline constexpr uint16_t kVersion = 6;
+inline constexpr uint16_t kVersion = 7;
 
 }  // namespace longhaul::wire

@@ -177,8 +177,8 @@ Result<Scenario> Scenario::FromJson(const nlohmann::json& json) {
   if (!FromName<LossPolicy>(s.policy)) return bad("policy: zero | count | stale | ipw | residual | shift");
   if (s.shift_alpha == 0) return bad("shift_alpha: above 0");
   if (s.priority == "topk" && s.topk_share == 0) return bad("topk_share: above 0");
-  if (!ParseDType(s.wire_dtype)) return bad("wire_dtype: float32 | bfloat16 | float16 | int8");
-  if (!ParseDType(s.result_dtype) || s.result_dtype == "int8")
+  if (!ParseDType(s.wire_dtype)) return bad("wire_dtype: float32 | bfloat16 | float16 | int8 | int4 | int2");
+  if (!ParseDType(s.result_dtype) || DTypeBits(*ParseDType(s.result_dtype)) < 16)
     return bad("result_dtype: float32 | bfloat16 | float16");
   if (!(s.burst == 0 || (s.burst >= 1 && s.burst <= 1000))) return bad("burst: 0 (independent) or 1..1000");
   if (const auto parsed = codec::ParseOptimizer(s.OptimizerText()); !parsed.ok())

@@ -61,37 +61,21 @@ constexpr bool IsZero(Code code) {
   return static_cast<Code>(code << 1) == 0;
 }
 
-template <typename Code>
-uint32_t CountNonzeroCodes(ByteSpan codes) {
-  uint32_t nonzero = 0;
-  for (size_t at = 0; at < codes.size(); at += sizeof(Code)) {
-    Code code;
-    std::memcpy(&code, codes.data() + at, sizeof(Code));
-    nonzero += IsZero(code) ? 0 : 1;
-  }
-  return nonzero;
-}
-
-// From codes one after the other to a bitmap and the codes that are not zero. `out` has room for both, and
-// its bitmap is zero.
-template <typename Code>
-void PackNonzero(ByteSpan codes, uint8_t* out) {
-  const auto count = static_cast<uint32_t>(codes.size() / sizeof(Code));
-  uint8_t* next = out + BitmapBytes(count);
-  for (uint32_t i = 0; i < count; ++i) {
+// Calls f(element, code) for the codes that are not zero.
+template <typename Code, typename F>
+void ForEachNonzero(ByteSpan codes, F f) {
+  for (uint32_t i = 0; i < codes.size() / sizeof(Code); ++i) {
     Code code;
     std::memcpy(&code, codes.data() + i * sizeof(Code), sizeof(Code));
-    if (IsZero(code)) continue;
-    out[i / 8] |= static_cast<uint8_t>(1u << (i % 8));
-    std::memcpy(next, &code, sizeof(Code));
-    next += sizeof(Code);
+    if (!IsZero(code)) f(i, code);
   }
 }
 
-// Turns codes of float32, of 16 bits or of int8 into a call of `f` with a Code of their size.
+// Turns codes of float32, of 16 bits or of a byte (all that have a scale) into a call of `f` with a Code of
+// their size.
 template <typename F>
 auto WithCode(DType dtype, F f) {
-  switch (DTypeSize(dtype)) {
+  switch (CodeSize(dtype)) {
     case 4:
       return f(uint32_t{});
     case 2:
@@ -101,51 +85,114 @@ auto WithCode(DType dtype, F f) {
   }
 }
 
-// The dense codes at the end of `body`, from `start` on, become bitmap and values. Bitmap and values together
-// are shorter than the codes, so the codes are moved out of the way first.
-void MakeSparse(DType dtype, uint32_t count, uint32_t nonzero, size_t start, std::vector<uint8_t>* body) {
-  const size_t sparse_bytes = SparseChunkBytes(count, nonzero, dtype) - kChunkHeaderBytes;
-  const size_t dense_bytes = body->size() - start;
-  body->resize(start + sparse_bytes + dense_bytes);
-  uint8_t* out = body->data() + start;
-  std::memmove(out + sparse_bytes, out, dense_bytes);
-  std::memset(out, 0, BitmapBytes(count));
-  const ByteSpan codes(out + sparse_bytes, dense_bytes);
-  WithCode(dtype, [&](auto code) { PackNonzero<decltype(code)>(codes, out); });
-  body->resize(start + sparse_bytes);
+bool IsPacked(DType dtype) { return DTypeBits(dtype) < 8; }
+
+// What is appended of codes as Quantize has them.
+void AppendValues(DType dtype, ByteSpan codes, std::vector<uint8_t>* body) {
+  if (!IsPacked(dtype)) {
+    body->insert(body->end(), codes.begin(), codes.end());
+    return;
+  }
+  const size_t start = body->size();
+  body->resize(start + CodeBytes(codes.size(), dtype));
+  PackCodes(dtype, {reinterpret_cast<const int8_t*>(codes.data()), codes.size()},
+            std::span(*body).subspan(start));
 }
 
-// Calls f(element, value) for the values of a sparse chunk, in order. A word of the bitmap at a time.
+// Appends a chunk's body: where its elements are, and their codes.
+void AppendBody(const HeaderFields& header, ByteSpan codes, std::vector<uint8_t>* body) {
+  if (header.encoding == ChunkEncoding::kDense) return AppendValues(header.dtype, codes, body);
+  const size_t start = body->size();
+  std::vector<uint8_t> values(header.nonzero * CodeSize(header.dtype));
+  uint8_t* next = values.data();
+  std::vector<uint8_t> gaps;
+  GapWriter writer(header.count, header.nonzero, &gaps);
+  const bool bitmap = header.encoding == ChunkEncoding::kBitmapSparse;
+  if (bitmap) body->resize(start + BitmapBytes(header.count), 0);
+  WithCode(header.dtype, [&](auto any) {
+    using Code = decltype(any);
+    ForEachNonzero<Code>(codes, [&](uint32_t i, Code code) {
+      std::memcpy(next, &code, sizeof(Code));
+      next += sizeof(Code);
+      if (bitmap) {
+        (*body)[start + i / 8] |= static_cast<uint8_t>(1u << (i % 8));
+      } else {
+        writer.Add(i);
+      }
+    });
+  });
+  AppendValues(header.dtype, values, body);
+  if (bitmap) return;
+  writer.Finish();
+  body->insert(body->end(), gaps.begin(), gaps.end());
+}
+
+// Values are decoded so many at a time, which are a whole number of bytes of every type.
+constexpr uint32_t kBlock = 64;
+
+// Applies a chunk's values from `first` on. REQUIRES: a multiple of kBlock.
+void DecodeValues(const ChunkView& chunk, size_t first, Apply apply, float weight, std::span<float> out,
+                  const Kernels& kernels) {
+  const ByteSpan values = chunk.values.subspan(CodeBytes(first, chunk.dtype));
+  if (!IsPacked(chunk.dtype)) {
+    return Dequantize(chunk.dtype, values.first(CodeBytes(out.size(), chunk.dtype)), chunk.scale, apply,
+                      weight, out, kernels);
+  }
+  int8_t codes[kBlock];
+  for (size_t at = 0; at < out.size(); at += kBlock) {
+    const size_t n = std::min<size_t>(kBlock, out.size() - at);
+    UnpackCodes(chunk.dtype, chunk.scale,
+                values.subspan(CodeBytes(at, chunk.dtype), CodeBytes(n, chunk.dtype)), {codes, n});
+    Dequantize(chunk.dtype, {reinterpret_cast<const uint8_t*>(codes), n}, chunk.scale, apply, weight,
+               out.subspan(at, n), kernels);
+  }
+}
+
+// Calls f(element) for the elements of a sparse chunk that travel, in order; a word of the bitmap at a time.
 template <typename F>
-void ForEachSparseValue(const ChunkView& chunk, const Kernels& kernels, F f) {
-  constexpr uint32_t kWordBits = 32;
-  const size_t size = DTypeSize(chunk.dtype);
-  float values[kWordBits];
-  size_t next = 0;
-  for (uint32_t first = 0; first < chunk.count; first += kWordBits) {
+void ForEachPosition(const ChunkView& chunk, F f) {
+  if (chunk.encoding == ChunkEncoding::kGapSparse) {
+    GapReader gaps(chunk.count, chunk.nonzero, chunk.gaps);
+    for (uint32_t i = 0; i < chunk.nonzero; ++i) f(gaps.Next());
+    return;
+  }
+  for (uint32_t first = 0; first < chunk.count; first += 32) {
     uint32_t word;  // little-endian, as the bitmap is
     std::memcpy(&word, chunk.bitmap.data() + first / 8, sizeof(word));
-    const auto n = static_cast<size_t>(std::popcount(word));
-    if (n == 0) continue;
-    Dequantize(chunk.dtype, chunk.values.subspan(next, n * size), chunk.scale, Apply::kSet, 1,
-               std::span(values).first(n), kernels);
-    next += n * size;
-    for (size_t i = 0; i < n; ++i, word &= word - 1) {
-      f(first + static_cast<uint32_t>(std::countr_zero(word)), values[i]);
-    }
+    for (; word != 0; word &= word - 1) f(first + static_cast<uint32_t>(std::countr_zero(word)));
   }
 }
 
-// How many float32 chunks' elements go into one of the gradient's: a sparse chunk may be four times as long
-// if the share that is expected of it fits.
-uint32_t TopKRatio(const ChunkGeometry& base, const WireFormat& format) {
+// Calls f(element, value) for the values of a sparse chunk, in order.
+template <typename F>
+void ForEachSparseValue(const ChunkView& chunk, const Kernels& kernels, F f) {
+  float values[kBlock];
+  uint32_t next = 0;
+  ForEachPosition(chunk, [&](uint32_t element) {
+    if (next % kBlock == 0) {
+      DecodeValues(chunk, next, Apply::kSet, 1,
+                   std::span(values).first(std::min(kBlock, chunk.nonzero - next)), kernels);
+    }
+    f(element, values[next++ % kBlock]);
+  });
+}
+
+// How many float32 chunks' elements go into one of the gradient's: as many as fit in the symbol, of a share
+// the most of which the expected number fits. One or an even number, for results' chunks.
+uint32_t GradientRatio(const ChunkGeometry& base, const WireFormat& format) {
   const size_t symbol_bytes = DenseChunkBytes(base.chunk_elements);
-  for (const uint32_t ratio : {4u, 2u}) {
-    const uint32_t count = base.chunk_elements * ratio;
-    const double expected = format.topk_share * static_cast<double>(count);
-    if (expected <= static_cast<double>(SparseCapacity(symbol_bytes, count, format.gradient))) return ratio;
+  const uint32_t most = kMaxChunkElements / base.chunk_elements;
+  if (format.topk_share <= 0) return std::max(1u, std::min(WireRatio(format.gradient), most) / 2 * 2);
+  const auto fits = [&](uint32_t pairs) {
+    const uint32_t count = base.chunk_elements * 2 * pairs;
+    return format.topk_share * count <= SparseCapacity(symbol_bytes, count, format.gradient);
+  };
+  uint32_t pairs = 0;  // the most that fit
+  for (uint32_t beyond = most / 2 + 1; beyond - pairs > 1;) {
+    const uint32_t middle = (pairs + beyond) / 2;
+    (fits(middle) ? pairs : beyond) = middle;
   }
-  return 1;
+  return std::max(1u, 2 * pairs);
 }
 
 ChunkGeometry Longer(const ChunkGeometry& base, uint32_t ratio) {
@@ -162,31 +209,41 @@ uint32_t ChunkElementsFor(size_t symbol_bytes) {
 }
 
 uint32_t WireRatio(DType dtype) {
-  LH_CHECK(DTypeSize(dtype) != 0);
-  return static_cast<uint32_t>(sizeof(float) / DTypeSize(dtype));
+  LH_CHECK(DTypeBits(dtype) != 0);
+  return static_cast<uint32_t>(8 * sizeof(float) / DTypeBits(dtype));
 }
 
 ChunkGeometry GradientGeometry(const ChunkGeometry& base, const WireFormat& format) {
-  return Longer(base, format.topk_share > 0 ? TopKRatio(base, format) : WireRatio(format.gradient));
+  return Longer(base, GradientRatio(base, format));
 }
 
 ChunkGeometry ResultGeometry(const ChunkGeometry& base, const WireFormat& format) {
-  const uint32_t most = GradientGeometry(base, format).chunk_elements / base.chunk_elements;
+  const uint32_t most = GradientRatio(base, format);
   return Longer(base, std::min(WireRatio(format.result), most));
 }
 
-size_t DenseChunkBytes(uint32_t count, DType dtype) {
-  return kChunkHeaderBytes + size_t{count} * DTypeSize(dtype);
-}
+size_t DenseChunkBytes(uint32_t count, DType dtype) { return kChunkHeaderBytes + CodeBytes(count, dtype); }
 
 size_t SparseChunkBytes(uint32_t count, uint32_t nonzero, DType dtype) {
-  return kChunkHeaderBytes + BitmapBytes(count) + size_t{nonzero} * DTypeSize(dtype);
+  return kChunkHeaderBytes + BitmapBytes(count) + CodeBytes(nonzero, dtype);
+}
+
+size_t MostGapChunkBytes(uint32_t count, uint32_t nonzero, DType dtype) {
+  return kChunkHeaderBytes + CodeBytes(nonzero, dtype) + MostGapBytes(count, nonzero);
 }
 
 uint32_t SparseCapacity(size_t symbol_bytes, uint32_t count, DType dtype) {
-  const size_t empty = SparseChunkBytes(count, 0, dtype);
-  if (symbol_bytes < empty) return 0;
-  return static_cast<uint32_t>(std::min<size_t>((symbol_bytes - empty) / DTypeSize(dtype), count));
+  if (DenseChunkBytes(count, dtype) <= symbol_bytes) return count;
+  const auto fits = [&](uint32_t nonzero) {
+    return std::min(SparseChunkBytes(count, nonzero, dtype), MostGapChunkBytes(count, nonzero, dtype)) <=
+           symbol_bytes;
+  };
+  uint32_t most = 0;
+  for (uint32_t beyond = count + 1; beyond - most > 1;) {
+    const uint32_t middle = most + (beyond - most) / 2;
+    (fits(middle) ? most : beyond) = middle;
+  }
+  return most;
 }
 
 ChunkHeaderBytes EncodeDenseHeader(uint32_t index, uint32_t count, uint32_t nonzero, uint8_t log_energy) {
@@ -200,35 +257,37 @@ ChunkHeaderBytes EncodeDenseHeader(uint32_t index, uint32_t count, DType dtype) 
 ChunkHeaderBytes EncodeSparseChunk(uint32_t index, std::span<const float> values, uint8_t log_energy,
                                    std::vector<uint8_t>* body) {
   const ByteSpan codes(reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes());
-  HeaderFields header{.index = index,
-                      .count = static_cast<uint32_t>(values.size()),
-                      .nonzero = CountNonzero(values),
-                      .encoding = ChunkEncoding::kBitmapSparse,
-                      .log_energy = log_energy};
-  const size_t start = body->size();
-  body->resize(start + SparseChunkBytes(header.count, header.nonzero) - kChunkHeaderBytes, 0);
-  PackNonzero<uint32_t>(codes, body->data() + start);
+  const HeaderFields header{.index = index,
+                            .count = static_cast<uint32_t>(values.size()),
+                            .nonzero = CountNonzero(values),
+                            .encoding = ChunkEncoding::kBitmapSparse,
+                            .log_energy = log_energy};
+  AppendBody(header, codes, body);
   return EncodeHeader(header);
 }
 
 ChunkHeaderBytes EncodeChunk(uint32_t index, std::span<const float> values, const ChunkCoding& coding,
                              std::vector<uint8_t>* body, const Kernels& kernels) {
+  const DType dtype = coding.dtype;
   HeaderFields header{.index = index,
                       .count = static_cast<uint32_t>(values.size()),
-                      .dtype = coding.dtype,
-                      .log_energy = coding.log_energy};
-  if (coding.dtype == DType::kInt8) header.scale = Int8Scale(values, kernels);
-  const size_t start = body->size();
-  body->resize(start + values.size() * DTypeSize(coding.dtype));
-  const MutableByteSpan codes = std::span(*body).subspan(start);
-  Quantize(coding.dtype, values, header.scale, coding.rounding, codes, kernels);
-  header.nonzero =
-      WithCode(coding.dtype, [&](auto code) { return CountNonzeroCodes<decltype(code)>(codes); });
-  if (SparseChunkBytes(header.count, header.nonzero, coding.dtype) <
-      DenseChunkBytes(header.count, coding.dtype)) {
+                      .dtype = dtype,
+                      .log_energy = coding.log_energy,
+                      .scale = ScaleOf(dtype, values, coding.rounding, kernels)};
+  std::vector<uint8_t> codes(values.size() * CodeSize(dtype));
+  Quantize(dtype, values, header.scale, coding.rounding, codes, kernels);
+  WithCode(dtype, [&](auto code) {
+    ForEachNonzero<decltype(code)>(codes, [&](uint32_t, auto) { ++header.nonzero; });
+  });
+  const size_t dense = DenseChunkBytes(header.count, dtype);
+  const size_t bitmap = SparseChunkBytes(header.count, header.nonzero, dtype);
+  const size_t gaps = MostGapChunkBytes(header.count, header.nonzero, dtype);
+  if (gaps < std::min(dense, bitmap)) {
+    header.encoding = ChunkEncoding::kGapSparse;
+  } else if (bitmap < dense) {
     header.encoding = ChunkEncoding::kBitmapSparse;
-    MakeSparse(coding.dtype, header.count, header.nonzero, start, body);
   }
+  AppendBody(header, codes, body);
   return EncodeHeader(header);
 }
 
@@ -251,11 +310,11 @@ Result<ChunkView> ParseChunk(const ChunkHeaderBytes& header, ByteSpan body) {
   if (chunk.count == 0) return Malformed("no elements");
   if (chunk.nonzero > chunk.count) return Malformed("more non-zero elements than elements");
   chunk.dtype = static_cast<DType>(kind >> 4);
-  if (DTypeSize(chunk.dtype) == 0) {
+  if (DTypeBits(chunk.dtype) == 0) {
     return Status(StatusCode::kSettingsMismatch,
                   "chunk: element type " + std::to_string(kind >> 4) + " is not supported");
   }
-  if (chunk.dtype != DType::kInt8 && chunk.scale != 0) return Malformed("a scale without int8");
+  if (!HasScale(chunk.dtype) && chunk.scale != 0) return Malformed("a scale of a type that has none");
   if ((chunk.scale & 0x8000) != 0) return Malformed("a negative scale");
   ByteReader reader(body);
   size_t values = chunk.count;
@@ -268,14 +327,29 @@ Result<ChunkView> ParseChunk(const ChunkHeaderBytes& header, ByteSpan body) {
       chunk.bitmap = reader.Bytes(BitmapBytes(chunk.count));
       values = chunk.nonzero;
       break;
+    case static_cast<uint8_t>(ChunkEncoding::kGapSparse):
+      chunk.encoding = ChunkEncoding::kGapSparse;
+      values = chunk.nonzero;
+      break;
     default:
       return Malformed("unknown encoding");
   }
-  chunk.values = reader.Bytes(values * DTypeSize(chunk.dtype));
+  chunk.values = reader.Bytes(CodeBytes(values, chunk.dtype));
   if (!reader.ok()) return Malformed("truncated values");
+  if (const size_t bits = values * DTypeBits(chunk.dtype) % 8; bits != 0 && chunk.values.back() >> bits != 0)
+    return Malformed("bits after the last value");
   if (chunk.encoding == ChunkEncoding::kBitmapSparse &&
       (SetBits(chunk.bitmap) != chunk.nonzero || BitsBeyond(chunk.bitmap, chunk.count))) {
     return Malformed("bitmap disagrees with the number of non-zero elements");
+  }
+  if (chunk.encoding == ChunkEncoding::kGapSparse) {
+    const ByteSpan rest = reader.Rest();
+    GapReader gaps(chunk.count, chunk.nonzero, rest);
+    for (uint32_t i = 0; i < chunk.nonzero; ++i) {
+      if (gaps.Next() == chunk.count) return Malformed("gaps end early, or go beyond the last element");
+    }
+    if (!gaps.padded()) return Malformed("bits after the last gap");
+    chunk.gaps = rest.first(gaps.used());
   }
   return chunk;
 }
@@ -283,7 +357,7 @@ Result<ChunkView> ParseChunk(const ChunkHeaderBytes& header, ByteSpan body) {
 void DecodeChunk(const ChunkView& chunk, std::span<float> out, const Kernels& kernels) {
   LH_CHECK_OP(out.size(), ==, chunk.count);
   if (chunk.encoding == ChunkEncoding::kDense) {
-    return Dequantize(chunk.dtype, chunk.values, chunk.scale, Apply::kSet, 1, out, kernels);
+    return DecodeValues(chunk, 0, Apply::kSet, 1, out, kernels);
   }
   std::fill(out.begin(), out.end(), 0.0f);
   ForEachSparseValue(chunk, kernels, [out](uint32_t i, float value) { out[i] = value; });
@@ -293,8 +367,7 @@ void DecodeAdd(const ChunkView& chunk, float weight, bool first, std::span<float
                const Kernels& kernels) {
   LH_CHECK_OP(sum.size(), ==, chunk.count);
   if (chunk.encoding == ChunkEncoding::kDense) {
-    return Dequantize(chunk.dtype, chunk.values, chunk.scale, first ? Apply::kScale : Apply::kAdd, weight,
-                      sum, kernels);
+    return DecodeValues(chunk, 0, first ? Apply::kScale : Apply::kAdd, weight, sum, kernels);
   }
   if (first) std::fill(sum.begin(), sum.end(), 0.0f);
   ForEachSparseValue(chunk, kernels, [sum, weight, first](uint32_t i, float value) {

@@ -49,7 +49,7 @@ Result<WindowMetadata> DecodeWindowMetadata(ByteSpan bytes) {
   if (flags > 1) return Bad("flags");
   m.wants_result = flags == 1;
   m.dtype = static_cast<DType>(reader.U8());
-  if (DTypeSize(m.dtype) == 0) return Bad("element type");
+  if (DTypeBits(m.dtype) == 0) return Bad("element type");
   if (reader.U8() != 0) return Bad("reserved byte");
   m.key = reader.U32();
   m.request = reader.U32();

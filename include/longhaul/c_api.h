@@ -104,8 +104,8 @@ int32_t longhaul_membership(longhaul_client* client, char** json);
 
 /* Makes a tensor of `count` elements known, or finds it. Names of settings: wire-dtype, result-dtype,
  * priority, optimizer, high-share, high-energy, high (FIRST:COUNT, elements that always travel reliably; may
- * be repeated), staleness, quorum. `initial` is count float32 values, or null: zeros. The tensor is the
- * client's and is freed with it. Errors: those of Client::Declare, and bad settings by name. */
+ * be repeated), topk-share, staleness, quorum. `initial` is count float32 values, or null: zeros. The tensor
+ * is the client's and is freed with it. Errors: those of Client::Declare, and bad settings by name. */
 int32_t longhaul_declare(longhaul_client* client, const char* name, uint64_t count,
                          const char* const* settings, size_t settings_count, const float* initial,
                          longhaul_tensor** out);

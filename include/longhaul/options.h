@@ -108,8 +108,9 @@ Result<ConnectOptions> OptionsFromEnvironment();
 
 struct TensorOptions {
   DType dtype = DType::kFloat32;  // of the values that are given and returned; float32 is what there is
-  // Of gradients on their way to the server: float32, bfloat16, float16 or int8 (blocks of one chunk, with a
-  // scale each), rounded stochastically.
+  // Of gradients on their way to the server: float32, bfloat16, float16, int8, int4 or int2 (integers with a
+  // scale for each chunk). Rounded stochastically; int4 and int2 to the nearest where the job's policy
+  // remembers what a code misses (residual, shift).
   DType wire_dtype = DType::kFloat32;
   // Of results and of what is pulled, on their way back: float32, bfloat16 or float16, rounded to the
   // nearest. The server keeps float32; what it rounds away it does not forget. Datagrams are full where this
@@ -134,6 +135,10 @@ struct TensorOptions {
   // parameters and hands them back updated: "sgd:lr=0.1[,momentum=0.9][,nesterov][,weight_decay=0.0001]",
   // "adam:lr=0.001[,beta1=0.9][,beta2=0.999][,eps=1e-8][,weight_decay=0]", or "adamw:..." (decay 0.01).
   std::string optimizer = "aggregate";
+  // Only this share of a gradient's elements travels, the largest; the others stay in this worker's memory
+  // and are added to the next gradient. Above 0 and at most 1, the same in all declarations of the tensor;
+  // needs a policy that remembers. None: the job's JobSpec::topk_share with priority topk, else all of them.
+  std::optional<double> topk_share = std::nullopt;
   // In place of the job's JobSpec::staleness and quorum, for this tensor: the same in all declarations of it.
   std::optional<int32_t> staleness = std::nullopt;
   std::optional<uint32_t> quorum = std::nullopt;

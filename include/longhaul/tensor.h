@@ -14,9 +14,11 @@ enum class DType : uint8_t {
   kBFloat16 = 1,
   kFloat16 = 2,
   kInt8 = 3,
+  kInt4 = 4,
+  kInt2 = 5,
 };
 
-// "float32", "bfloat16", "float16", "int8"; "unknown" for anything else.
+// "float32", "bfloat16", "float16", "int8", "int4", "int2"; "unknown" for anything else.
 constexpr std::string_view DTypeName(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
@@ -27,28 +29,37 @@ constexpr std::string_view DTypeName(DType dtype) {
       return "float16";
     case DType::kInt8:
       return "int8";
+    case DType::kInt4:
+      return "int4";
+    case DType::kInt2:
+      return "int2";
   }
   return "unknown";
 }
 
 // The other way round; none for any other name.
 constexpr std::optional<DType> ParseDType(std::string_view name) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt8}) {
+  for (const DType dtype :
+       {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt8, DType::kInt4, DType::kInt2}) {
     if (DTypeName(dtype) == name) return dtype;
   }
   return std::nullopt;
 }
 
-// Bytes of one element; zero for an unknown type.
-constexpr size_t DTypeSize(DType dtype) {
+// Bits of one element; zero for an unknown type.
+constexpr size_t DTypeBits(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
-      return 4;
+      return 32;
     case DType::kBFloat16:
     case DType::kFloat16:
-      return 2;
+      return 16;
     case DType::kInt8:
-      return 1;
+      return 8;
+    case DType::kInt4:
+      return 4;
+    case DType::kInt2:
+      return 2;
   }
   return 0;
 }

@@ -307,7 +307,8 @@ class Client(_Alone):
         """Makes a tensor of `count` elements known, or finds it. Waits until all workers are in.
 
         initial: float32 values, those of one worker count. settings: optimizer ("sgd:lr=0.1", "adam:lr=0.001", "aggregate"),
-        wire_dtype, result_dtype, priority, high_share, high_energy, high ("FIRST:COUNT" or a list of them), staleness, quorum.
+        wire_dtype (float32, bfloat16, float16, int8, int4, int2), result_dtype, topk_share (of the elements, the largest of which
+        travel), priority, high_share, high_energy, high ("FIRST:COUNT" or a list of them), staleness, quorum.
         """
         memory = None
         if initial is not None:

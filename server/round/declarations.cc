@@ -75,6 +75,10 @@ Declarations::Declared Declarations::OnDeclare(Peer& peer, const control::Declar
   const auto optimizer = settings_.rules.Parse(declare.optimizer());
   if (!optimizer.ok()) return refuse({StatusCode::kInvalidArgument, optimizer.status().message()});
   JobSpec consistency = settings_;
+  if (declare.has_topk_share()) {
+    consistency.priority = Priority::kTopK;
+    consistency.topk_share = declare.topk_share();
+  }
   if (declare.has_staleness()) consistency.staleness = declare.staleness();
   if (declare.has_quorum()) consistency.quorum = declare.quorum();
   if (const Status check = Check(declare, *optimizer, consistency); !check.ok()) return refuse(check);
@@ -82,7 +86,7 @@ Declarations::Declared Declarations::OnDeclare(Peer& peer, const control::Declar
                         .dtype = declare.dtype(),
                         .wire_dtype = static_cast<DType>(declare.wire_dtype()),
                         .result_dtype = static_cast<DType>(declare.result_dtype()),
-                        .topk_share = settings_.priority == Priority::kTopK ? settings_.topk_share : 0,
+                        .topk_share = consistency.priority == Priority::kTopK ? consistency.topk_share : 0,
                         .priority = declare.priority(),
                         .staleness = consistency.staleness,
                         .quorum = consistency.quorum,
@@ -262,12 +266,14 @@ Status Declarations::Check(const control::Declare& declare, const codec::Optimiz
   }
   const auto wire = static_cast<DType>(declare.wire_dtype());
   const auto result = static_cast<DType>(declare.result_dtype());
-  if (DTypeSize(wire) == 0 || DTypeSize(result) == 0) {
+  if (DTypeBits(wire) == 0 || DTypeBits(result) == 0) {
     return {StatusCode::kInvalidArgument, "unknown element type on the wire"};
   }
   // Workers would have to agree on scales, and parameters have no residual that repays what int8 loses.
-  if (result == DType::kInt8)
-    return {StatusCode::kInvalidArgument, "results travel as float32, bfloat16 or float16, not as int8"};
+  if (DTypeBits(result) < 16) {
+    return {StatusCode::kInvalidArgument,
+            "results travel as float32, bfloat16 or float16, not as " + std::string(DTypeName(result))};
+  }
   // A lost chunk of an aggregate is not repeated by the next round; only optimizer state is.
   if (settings_.downlink == Downlink::kLossy && optimizer.aggregates()) {
     return {StatusCode::kInvalidArgument,

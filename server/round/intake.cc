@@ -37,7 +37,7 @@ Intake::Intake(const ServerSettings& settings, uint16_t symbol_bytes, const Memb
       jobs_(jobs),
       results_(results),
       stats_(stats),
-      scratch_(4 * size_t{codec::ChunkElementsFor(symbol_bytes)}) {}  // the longest chunks: int8
+      scratch_(codec::kMaxChunkElements) {}
 
 // --- Opening ---
 

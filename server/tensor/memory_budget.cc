@@ -25,7 +25,7 @@ constexpr uint64_t kMostRepair = codec::ErasureCoder::MaxRepair(kSmallestBlock);
 
 // Of an element in one version: what is sent of it.
 uint64_t CodeBytes(const TensorSpec& spec) {
-  return spec.result_dtype == DType::kFloat32 ? 0 : DTypeSize(spec.result_dtype);
+  return spec.result_dtype == DType::kFloat32 ? 0 : DTypeBits(spec.result_dtype) / 8;
 }
 
 }  // namespace
@@ -65,9 +65,10 @@ uint64_t MemoryBudget::Plan(const TensorSpec& spec, uint64_t state) const {
   const uint64_t chunks = (spec.count + chunk_elements_ - 1) / chunk_elements_;
   const uint64_t per_chunk = kPerChunk + (lossy_ ? kPerLossyChunk : 0) +
                              workers_ * (kBitsPerWorkerAndChunk / 8 + guard_bytes_ + (holds_ ? kPerHeld : 0));
+  const codec::ChunkGeometry gradient = codec::GradientGeometry({spec.count, chunk_elements_}, spec.format());
   const uint64_t ahead = spec.staleness != 0 ? sizeof(float) * spec.count + kPerChunk * chunks : 0;
   return spec.count * PerElement(spec, state) + ahead + chunks * per_chunk + workers_ * kPerWorker +
-         kPerTensor + uint64_t{4} * sizeof(float) * chunk_elements_;
+         kPerTensor + sizeof(float) * std::min<uint64_t>(spec.count, gradient.chunk_elements);
 }
 
 uint64_t MemoryBudget::PerMember(const TensorSpec& spec) const {

@@ -13,6 +13,7 @@ std::string TensorSpec::ToString() const {
   std::string text = type + "[" + std::to_string(count) + "], " + optimizer.ToString();
   if (wire_dtype != DType::kFloat32) text += ", " + std::string(DTypeName(wire_dtype)) + " up";
   if (result_dtype != DType::kFloat32) text += ", " + std::string(DTypeName(result_dtype)) + " down";
+  if (topk_share != 0) text += ", the largest " + std::to_string(topk_share);
   if (priority != 0) text += ", priority " + std::to_string(priority);
   if (staleness != 0) text += ", staleness " + std::to_string(staleness);
   if (quorum != 0) text += ", quorum " + std::to_string(quorum);
@@ -21,10 +22,8 @@ std::string TensorSpec::ToString() const {
 
 Parameters::Parameters(uint32_t key, TensorSpec spec, codec::ChunkGeometry geometry)
     : key_(key), spec_(std::move(spec)), geometry_(geometry) {
-  const codec::WireFormat format{
-      .gradient = spec_.wire_dtype, .result = spec_.result_dtype, .topk_share = spec_.topk_share};
-  gradient_geometry_ = codec::GradientGeometry(geometry, format);
-  result_geometry_ = codec::ResultGeometry(geometry, format);
+  gradient_geometry_ = codec::GradientGeometry(geometry, spec_.format());
+  result_geometry_ = codec::ResultGeometry(geometry, spec_.format());
   for (Held& version : versions_) version = MakeVersion(ZeroedArray<float>(geometry_.count));
 }
 

@@ -34,14 +34,15 @@ struct TensorSpec {
   uint32_t dtype = 0;
   DType wire_dtype = DType::kFloat32;    // of gradients in chunks
   DType result_dtype = DType::kFloat32;  // of results in chunks
-  double topk_share = 0;  // > 0: gradients travel as so many of their elements (the job's setting)
-  int32_t priority = 0;   // results of tensors with a lower one leave first
-  int32_t staleness = 0;  // as JobSpec's
+  double topk_share = 0;                 // > 0: gradients travel as so many of their elements
+  int32_t priority = 0;                  // results of tensors with a lower one leave first
+  int32_t staleness = 0;                 // as JobSpec's
   uint32_t quorum = 0;
   uint64_t count = 0;  // elements, >= 1
   codec::OptimizerSpec optimizer;
 
   bool operator==(const TensorSpec&) const = default;
+  codec::WireFormat format() const { return {wire_dtype, result_dtype, topk_share}; }
   // "float32[1000], sgd:lr=0.1".
   std::string ToString() const;
 };

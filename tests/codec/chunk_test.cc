@@ -17,7 +17,8 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-const DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt8};
+const DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16,
+                        DType::kInt8,    DType::kInt4,     DType::kInt2};
 
 Bytes Join(const ChunkHeaderBytes& header, ByteSpan body) {
   Bytes bytes(header.begin(), header.end());
@@ -167,17 +168,33 @@ TEST(Chunk, ShortTypesInTheDocumentedOrder) {
   // 127 is 0x7f times one.
   EXPECT_EQ(Short(DType::kInt8, 7, {127, -3, 1}),
             (Bytes{0, 0, 0, 7, 0, 3, 0, 3, 0x30, 99, 0x3f, 0x80, 0x7f, 0xfd, 0x01}));
-  std::vector<float> sparse(20, 0.0f);
-  sparse[9] = 254.0f;
+  // The low half of a byte is first; 7 is 7 times one.
+  EXPECT_EQ(Short(DType::kInt4, 7, {7, -3, 1}),
+            (Bytes{0, 0, 0, 7, 0, 3, 0, 3, 0x40, 99, 0x3f, 0x80, 0xd7, 0x01}));
+  // Sign and size of -16 and 16, 2 and -2 times a half.
+  EXPECT_EQ(Short(DType::kInt2, 7, {-8, 8, 1, -1, 8}),
+            (Bytes{0, 0, 0, 7, 0, 5, 0, 5, 0x50, 99, 0x3f, 0x02, 0x87, 0x01}));
+  std::vector<float> sparse(32, 0.0f);
+  Bytes expected = {0, 0, 0, 7, 0, 32, 0, 16, 0x31, 99, 0x40, 0x00, 0x55, 0x55, 0x55, 0x55};
+  for (size_t i = 0; i < 32; i += 2) {
+    sparse[i] = 254.0f;
+    expected.push_back(0x7f);
+  }
+  EXPECT_EQ(Short(DType::kInt8, 7, sparse), expected);
+  // 2 of 20: r = 3, and gaps of 9 = 1 * 8 + 1 and 3 = 0 * 8 + 3: 1, 0, 100 and 0, 110.
+  sparse.assign(20, 0.0f);
+  sparse[9] = sparse[13] = 254.0f;
   EXPECT_EQ(Short(DType::kInt8, 7, sparse),
-            (Bytes{0, 0, 0, 7, 0, 20, 0, 1, 0x31, 99, 0x40, 0x00, 0x00, 0x02, 0x00, 0x00, 0x7f}));
+            (Bytes{0, 0, 0, 7, 0, 20, 0, 2, 0x32, 99, 0x40, 0x00, 0x7f, 0x7f, 0b11000101, 0b0}));
 }
 
 TEST(Chunk, EveryTypeTravelsDenseAndSparseAndArrivesAsRounded) {
   constexpr uint64_t kSeed = 11;
   Random random(kSeed);
+  bool used[6][3] = {};
   for (int trial = 0; trial < 400; ++trial) {
-    const auto values = SomeZeros(random, 1 + random.Below(700), random.Chance(0.5) ? 0.05 : 1.0);
+    const double shares[] = {0.05, 0.45, 1.0};
+    const auto values = SomeZeros(random, 1 + random.Below(700), shares[random.Below(3)]);
     for (const DType dtype : kTypes) {
       const Rounding rounding = Rounding::Stochastic(random.Next());
       const Bytes bytes = Short(dtype, 4, values, rounding);
@@ -188,11 +205,20 @@ TEST(Chunk, EveryTypeTravelsDenseAndSparseAndArrivesAsRounded) {
       EXPECT_EQ(chunk->dtype, dtype);
       const auto count = static_cast<uint32_t>(values.size());
       const size_t dense = DenseChunkBytes(count, dtype);
-      ASSERT_EQ(bytes.size(), std::min(dense, SparseChunkBytes(count, chunk->nonzero, dtype)));
-      ASSERT_EQ(chunk->encoding == ChunkEncoding::kDense, bytes.size() == dense);
+      const size_t bitmap = SparseChunkBytes(count, chunk->nonzero, dtype);
+      const size_t gaps = MostGapChunkBytes(count, chunk->nonzero, dtype);
+      if (chunk->encoding == ChunkEncoding::kGapSparse) {
+        ASSERT_LE(bytes.size(), gaps);
+        ASSERT_LT(gaps, std::min(dense, bitmap));
+      } else {
+        ASSERT_EQ(bytes.size(), std::min(dense, bitmap));
+        ASSERT_LE(bytes.size(), gaps);
+        ASSERT_EQ(chunk->encoding == ChunkEncoding::kDense, bytes.size() == dense);
+      }
+      used[static_cast<size_t>(dtype)][static_cast<size_t>(chunk->encoding)] = true;
       // The same codes, one after the other.
-      std::vector<uint8_t> codes(values.size() * DTypeSize(dtype));
-      const uint16_t scale = dtype == DType::kInt8 ? Int8Scale(values) : 0;
+      std::vector<uint8_t> codes(values.size() * CodeSize(dtype));
+      const uint16_t scale = ScaleOf(dtype, values, rounding);
       EXPECT_EQ(chunk->scale, scale);
       Quantize(dtype, values, scale, rounding, codes);
       std::vector<float> expected(values.size());
@@ -203,6 +229,24 @@ TEST(Chunk, EveryTypeTravelsDenseAndSparseAndArrivesAsRounded) {
       EXPECT_EQ(chunk->nonzero, CountNonzero(expected));
     }
   }
+  for (const DType dtype : kTypes) {
+    for (const bool encoding : used[static_cast<size_t>(dtype)]) EXPECT_TRUE(encoding) << DTypeName(dtype);
+  }
+}
+
+// What a code loses of a chunk is the same whatever the encoding; so is what the memory gets back.
+TEST(Chunk, ASixtyFourthOfInt2IsAHundredTimesShorterThanFloat32) {
+  Random random(3);
+  const uint32_t count =
+      GradientGeometry({1u << 20, 345}, {DType::kInt2, DType::kFloat32, 1.0 / 64}).chunk_elements;
+  std::vector<float> values(count, 0.0f);
+  for (float& v : values) {
+    if (random.Chance(1.0 / 64)) v = static_cast<float>(random.Normal()) * 3;
+  }
+  const Bytes bytes = Short(DType::kInt2, 0, values);
+  EXPECT_EQ(ParseChunk(bytes)->encoding, ChunkEncoding::kGapSparse);
+  const double share = static_cast<double>(bytes.size()) / static_cast<double>(DenseChunkBytes(count));
+  EXPECT_NEAR(1 / share, 32 * 64 / (2 + 7.57), 6);
 }
 
 TEST(Chunk, DecodeAddIsDecodeAndALoopToTheBitWithAllKernels) {
@@ -246,7 +290,8 @@ TEST(Chunk, EveryTruncationIsRefused) {
   std::vector<float> empty(60, 0.0f);
   empty[50] = 3;
   for (const Bytes& whole : {Dense(0, values), Sparse(0, values), Short(DType::kBFloat16, 0, values),
-                             Short(DType::kInt8, 0, values), Short(DType::kFloat16, 0, empty)}) {
+                             Short(DType::kInt8, 0, values), Short(DType::kFloat16, 0, empty),
+                             Short(DType::kInt2, 0, empty), Short(DType::kInt4, 0, values)}) {
     for (size_t n = 0; n < whole.size(); ++n) {
       const auto chunk = ParseChunk(ByteSpan(whole).first(n));
       ASSERT_FALSE(chunk.ok()) << n << " of " << whole.size() << " bytes";
@@ -274,7 +319,7 @@ TEST_F(Mutated, HeadersThatContradictThemselvesAreRefused) {
   EXPECT_FALSE(With(dense_, 5, 4).ok());  // more elements than bytes
   EXPECT_FALSE(With(dense_, 4, 0xff).ok());
   EXPECT_FALSE(With(dense_, 7, 4).ok());     // more non-zero elements than elements
-  EXPECT_FALSE(With(dense_, 8, 0x02).ok());  // unknown encoding
+  EXPECT_FALSE(With(dense_, 8, 0x03).ok());  // unknown encoding
   EXPECT_FALSE(With(dense_, 8, 0x0f).ok());
   EXPECT_FALSE(With(dense_, 10, 1).ok());  // reserved
   EXPECT_FALSE(With(dense_, 11, 1).ok());
@@ -284,11 +329,31 @@ TEST_F(Mutated, HeadersThatContradictThemselvesAreRefused) {
   EXPECT_FALSE(With(sparse_, 15, 0x01).ok());  // padding is not zero
 }
 
-TEST_F(Mutated, OnlyInt8HasAScaleAndItIsNotNegative) {
-  Bytes int8 = Short(DType::kInt8, 0, {1, 2, 3});
-  EXPECT_TRUE(With(int8, 10, 0x3f).ok());
-  EXPECT_TRUE(With(int8, 10, 0x7f).ok()) << "not a number is a value like any other";
-  EXPECT_FALSE(With(int8, 10, 0xbf).ok());
+TEST_F(Mutated, GapsThatContradictTheHeaderAreRefused) {
+  std::vector<float> values(20, 0.0f);
+  values[9] = values[13] = 1;
+  const Bytes gaps = Short(DType::kInt8, 0, values);  // values at 12 and 13, gaps at 14 and 15
+  ASSERT_EQ(ParseChunk(gaps)->encoding, ChunkEncoding::kGapSparse);
+  EXPECT_FALSE(With(gaps, 15, 0x02).ok()) << "a bit after the last gap";
+  EXPECT_FALSE(With(gaps, 14, 0xff).ok()) << "ones without an end";
+  EXPECT_FALSE(With(gaps, 15, 0xff).ok());
+  EXPECT_FALSE(With(gaps, 14, 0b11010111).ok()) << "the first is element 23";
+  EXPECT_FALSE(With(gaps, 5, 13).ok()) << "the second is beyond the last";
+  EXPECT_TRUE(With(gaps, 5, 16).ok());
+  EXPECT_FALSE(With(gaps, 7, 20).ok()) << "more gaps than bytes";
+  Bytes int2 = Short(DType::kInt2, 0, values);
+  ASSERT_EQ(int2.size(), 12u + 1 + 2);
+  EXPECT_FALSE(With(int2, 12, int2[12] | 0x10).ok()) << "a bit after the last value";
+  EXPECT_FALSE(With(Short(DType::kInt4, 0, {1, 2, 3}), 13, 0x17).ok());
+}
+
+TEST_F(Mutated, OnlyIntegersHaveAScaleAndItIsNotNegative) {
+  for (const DType dtype : {DType::kInt8, DType::kInt4, DType::kInt2}) {
+    const Bytes scaled = Short(dtype, 0, {1, 2, 3});
+    EXPECT_TRUE(With(scaled, 10, 0x3f).ok());
+    EXPECT_TRUE(With(scaled, 10, 0x7f).ok()) << "not a number is a value like any other";
+    EXPECT_FALSE(With(scaled, 10, 0xbf).ok());
+  }
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     EXPECT_FALSE(With(Short(dtype, 0, {1, 2, 3}), 10, 0x3f).ok());
     EXPECT_FALSE(With(Short(dtype, 0, {1, 2, 3}), 11, 0x01).ok());
@@ -296,9 +361,9 @@ TEST_F(Mutated, OnlyInt8HasAScaleAndItIsNotNegative) {
 }
 
 TEST_F(Mutated, ElementTypesOfLaterVersionsAreNamed) {
-  for (uint8_t dtype = 1; dtype < 4; ++dtype)
-    EXPECT_TRUE(With(dense_, 8, static_cast<uint8_t>(dtype << 4)).ok());
-  for (uint8_t dtype = 4; dtype < 16; ++dtype) {
+  for (uint8_t dtype = 1; dtype < 6; ++dtype)
+    EXPECT_TRUE(With(Dense(0, {1, 0, 0, 0}), 8, static_cast<uint8_t>(dtype << 4)).ok());
+  for (uint8_t dtype = 6; dtype < 16; ++dtype) {
     const auto chunk = With(dense_, 8, static_cast<uint8_t>(dtype << 4));
     ASSERT_FALSE(chunk.ok());
     EXPECT_EQ(chunk.status().code(), StatusCode::kSettingsMismatch);
@@ -313,7 +378,7 @@ TEST(Chunk, NoMutationLetsAReadLeaveTheChunk) {
   for (int trial = 0; trial < 20'000; ++trial) {
     const auto values = SomeZeros(random, 1 + random.Below(60), 0.4);
     Bytes bytes = random.Chance(0.5) ? Dense(1, values) : Sparse(1, values);
-    if (random.Chance(0.5)) bytes = Short(kTypes[random.Below(4)], 1, values);
+    if (random.Chance(0.5)) bytes = Short(kTypes[random.Below(6)], 1, values);
     for (uint64_t n = random.Below(4); n > 0; --n) {
       // Mostly the header and the bitmap: values cannot be wrong.
       const size_t at = random.Below(std::min<size_t>(bytes.size(), random.Chance(0.8) ? 20 : bytes.size()));
@@ -327,8 +392,8 @@ TEST(Chunk, NoMutationLetsAReadLeaveTheChunk) {
     ASSERT_LE(chunk->nonzero, chunk->count) << "seed " << kSeed << " trial " << trial;
     std::vector<float> out(chunk->count);
     DecodeChunk(*chunk, out);
-    if (chunk->encoding == ChunkEncoding::kBitmapSparse) {
-      ASSERT_EQ(chunk->values.size(), chunk->nonzero * DTypeSize(chunk->dtype))
+    if (chunk->encoding != ChunkEncoding::kDense) {
+      ASSERT_EQ(chunk->values.size(), CodeBytes(chunk->nonzero, chunk->dtype))
           << "seed " << kSeed << " trial " << trial;
     }
   }
@@ -363,7 +428,7 @@ TEST(ChunkGeometry, AGradientChunkIsAWholeNumberOfTheResultsAndFitsTheSymbol) {
     const ChunkGeometry base{.count = 100'000, .chunk_elements = ChunkElementsFor(symbol_bytes)};
     for (const DType gradient : kTypes) {
       for (const DType result : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
-        for (const double share : {0.0, 0.01, 0.1, 0.4, 0.7, 1.0}) {
+        for (const double share : {0.0, 0.001, 1.0 / 64, 0.1, 0.4, 0.7, 1.0}) {
           const WireFormat format{gradient, result, share};
           const ChunkGeometry up = GradientGeometry(base, format);
           const ChunkGeometry down = ResultGeometry(base, format);
@@ -372,8 +437,14 @@ TEST(ChunkGeometry, AGradientChunkIsAWholeNumberOfTheResultsAndFitsTheSymbol) {
           EXPECT_EQ(down.chunk_elements, std::min(full, up.chunk_elements)) << "as full as gradients allow";
           EXPECT_EQ(up.chunk_elements % down.chunk_elements, 0u);
           EXPECT_LE(DenseChunkBytes(down.chunk_elements, result), symbol_bytes);
-          if (share > 0) continue;
-          EXPECT_EQ(up.chunk_elements, base.chunk_elements * WireRatio(gradient));
+          EXPECT_LE(up.chunk_elements, kMaxChunkElements);
+          if (share > 0) {
+            const uint32_t capacity = SparseCapacity(symbol_bytes, up.chunk_elements, gradient);
+            EXPECT_GE(capacity, std::floor(share * up.chunk_elements));
+            continue;
+          }
+          const uint32_t longest = kMaxChunkElements / base.chunk_elements / 2 * 2;
+          EXPECT_EQ(up.chunk_elements, base.chunk_elements * std::min(WireRatio(gradient), longest));
           EXPECT_LE(DenseChunkBytes(up.chunk_elements, gradient), symbol_bytes);
         }
       }
@@ -386,22 +457,53 @@ TEST(ChunkGeometry, SparseChunksAreAsLongAsTheirShareAllows) {
   const auto ratio = [&](DType dtype, double share) {
     return GradientGeometry(base, {dtype, DType::kFloat32, share}).chunk_elements / 345;
   };
-  // 176 bytes of bitmap for 1380 elements leave 301 values of float32: 21.8 %.
-  EXPECT_EQ(ratio(DType::kFloat32, 0.21), 4u);
-  EXPECT_EQ(ratio(DType::kFloat32, 0.23), 2u);
+  // 2070 elements of which 310 travel: 1240 bytes, and 310 gaps of at most 3 bits and 1760 / 4 ones.
+  EXPECT_EQ(MostGapChunkBytes(2070, 310, DType::kFloat32), 12u + 1240 + (310 * 3 + 1760 / 4 + 7) / 8);
+  EXPECT_EQ(ratio(DType::kFloat32, 0.1), 8u);
   EXPECT_EQ(ratio(DType::kFloat32, 0.5), 1u);
+  EXPECT_EQ(ratio(DType::kFloat32, 1), 1u);
   EXPECT_EQ(ratio(DType::kBFloat16, 0.43), 4u);
-  EXPECT_EQ(ratio(DType::kInt8, 0.8), 4u);
-  EXPECT_EQ(SparseCapacity(1392, 1380, DType::kFloat32), 301u);
+  EXPECT_EQ(ratio(DType::kInt8, 1), 4u) << "all of them fit when dense";
+  EXPECT_EQ(ratio(DType::kInt2, 1), 16u);
+  EXPECT_EQ(ratio(DType::kInt2, 1.0 / 64), 188u) << "64860 elements; 65535 is the most";
+  EXPECT_EQ(ratio(DType::kInt2, 0.001), 188u);
+  EXPECT_EQ(SparseCapacity(1392, 1380, DType::kFloat32), 307u);
+  EXPECT_EQ(SparseCapacity(1392, 1380, DType::kBFloat16), 602u) << "a bitmap is shorter";
   EXPECT_EQ(SparseCapacity(1392, 100, DType::kFloat32), 100u) << "no more than there are";
-  EXPECT_EQ(SparseCapacity(20, 1380, DType::kFloat32), 0u);
-  for (uint32_t count : {1u, 31u, 33u, 345u, 1380u}) {
+  EXPECT_EQ(SparseCapacity(12, 1380, DType::kFloat32), 0u);
+  for (uint32_t count : {1u, 31u, 33u, 345u, 1380u, 5520u, 64860u}) {
     for (const DType dtype : kTypes) {
       const uint32_t capacity = SparseCapacity(1392, count, dtype);
-      EXPECT_LE(SparseChunkBytes(count, capacity, dtype), 1392u);
-      if (capacity < count) {
-        EXPECT_GT(SparseChunkBytes(count, capacity + 1, dtype), 1392u);
+      if (capacity == count) continue;
+      EXPECT_LE(std::min(SparseChunkBytes(count, capacity, dtype), MostGapChunkBytes(count, capacity, dtype)),
+                1392u);
+      EXPECT_GT(SparseChunkBytes(count, capacity + 1, dtype), 1392u);
+      EXPECT_GT(MostGapChunkBytes(count, capacity + 1, dtype), 1392u);
+    }
+  }
+}
+
+// Wherever the elements are that travel: at the front, at the end, with the longest gap first, or anywhere.
+TEST(ChunkGeometry, WhatHasRoomFitsTheSymbol) {
+  constexpr uint64_t kSeed = 8;
+  Random random(kSeed);
+  for (int trial = 0; trial < 300; ++trial) {
+    const auto count = static_cast<uint32_t>(1 + random.Below(random.Chance(0.2) ? 65'535 : 3000));
+    const size_t symbol_bytes = 16 + random.Below(1400);
+    for (const DType dtype : kTypes) {
+      const uint32_t capacity = SparseCapacity(symbol_bytes, count, dtype);
+      const uint32_t nonzero =
+          random.Chance(0.5) ? capacity : static_cast<uint32_t>(random.Below(capacity + 1));
+      std::vector<float> values(count, 0.0f);
+      const uint32_t first = random.Chance(0.5) ? count - nonzero : 0;
+      const uint32_t stride = random.Chance(0.5) ? 1 : std::max(1u, count / std::max(1u, nonzero));
+      for (uint32_t i = 0; i < nonzero; ++i) {
+        const uint32_t place = stride == 1 ? first + i : std::min(i * stride + stride - 1, count - 1);
+        values[place] = 1;
       }
+      ASSERT_LE(std::max<size_t>(16, Short(dtype, 0, values).size()), std::max<size_t>(16, symbol_bytes))
+          << DTypeName(dtype) << ", " << nonzero << " of " << count << ", seed " << kSeed << " trial "
+          << trial;
     }
   }
 }

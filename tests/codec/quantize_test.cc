@@ -18,7 +18,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kMax = std::numeric_limits<float>::max();
 constexpr float kTiny = std::numeric_limits<float>::denorm_min();
-const DType kShort[] = {DType::kBFloat16, DType::kFloat16, DType::kInt8};
+const DType kShort[] = {DType::kBFloat16, DType::kFloat16, DType::kInt8, DType::kInt4, DType::kInt2};
 
 uint32_t BitsOf(float v) { return std::bit_cast<uint32_t>(v); }
 
@@ -61,16 +61,20 @@ std::vector<float> Mixture(Random& random, size_t count, bool finite) {
 
 std::vector<uint8_t> Codes(DType dtype, std::span<const float> values, Rounding rounding,
                            const Kernels& kernels = PlainKernels()) {
-  std::vector<uint8_t> codes(values.size() * DTypeSize(dtype));
-  Quantize(dtype, values, Int8Scale(values, kernels), rounding, codes, kernels);
+  std::vector<uint8_t> codes(values.size() * CodeSize(dtype));
+  Quantize(dtype, values, ScaleOf(dtype, values, rounding, kernels), rounding, codes, kernels);
   return codes;
 }
 
 std::vector<float> RoundTrip(DType dtype, const std::vector<float>& values, Rounding rounding) {
   const std::vector<uint8_t> codes = Codes(dtype, values, rounding);
   std::vector<float> out(values.size(), -1.0f);
-  Dequantize(dtype, codes, Int8Scale(values), Apply::kSet, 1, out, PlainKernels());
+  Dequantize(dtype, codes, ScaleOf(dtype, values, rounding), Apply::kSet, 1, out, PlainKernels());
   return out;
+}
+
+uint16_t Int8Scale(const std::vector<float>& values) {
+  return ScaleOf(DType::kInt8, values, Rounding::Nearest());
 }
 
 float Nearest(DType dtype, float value) { return RoundTrip(dtype, {value}, Rounding::Nearest())[0]; }
@@ -133,7 +137,7 @@ TEST(Quantize, WhatArrivesIsWhatTheCodesSay) {
   for (int i = 0; i < 1001; ++i) values.push_back(static_cast<float>(random.Uniform() - 0.5));
   EXPECT_EQ(AsArrived(DType::kFloat32, values, &room).data(), values.data());
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-    std::vector<uint8_t> codes(values.size() * DTypeSize(dtype));
+    std::vector<uint8_t> codes(values.size() * CodeSize(dtype));
     Quantize(dtype, values, 0, Rounding::Nearest(), codes);
     std::vector<float> decoded(values.size());
     Dequantize(dtype, codes, 0, Apply::kSet, 1, decoded);
@@ -158,8 +162,11 @@ TEST(Quantize, FiniteStaysFiniteAndNoNumberStaysNone) {
     }
   }
   for (const float bad : {kInfinity, -kInfinity, std::nanf("")}) {
-    for (float v : RoundTrip(DType::kInt8, {1, 2, bad, 0, 5}, Rounding::Stochastic(1)))
-      EXPECT_TRUE(std::isnan(v));
+    for (const DType dtype : {DType::kInt8, DType::kInt4, DType::kInt2}) {
+      for (const Rounding rounding : {Rounding::Nearest(), Rounding::Stochastic(1)}) {
+        for (float v : RoundTrip(dtype, {1, 2, bad, 0, 5}, rounding)) EXPECT_TRUE(std::isnan(v));
+      }
+    }
   }
 }
 
@@ -186,14 +193,69 @@ TEST(Quantize, Int8UsesItsWholeRangeAndTheScaleIsRoundedUp) {
             (std::vector<float>{127, -127, 1, 0}));
 }
 
+TEST(Quantize, Int4And2HaveTheirLevels) {
+  EXPECT_EQ(RoundTrip(DType::kInt4, {7, -7, 3, 0.4f, -0.6f, 0}, Rounding::Nearest()),
+            (std::vector<float>{7, -7, 3, 0, -1, 0}));
+  // To the nearest: the means of the small and of the large, 1 and 9; zeros are for who leaves them out.
+  EXPECT_EQ(RoundTrip(DType::kInt2, {0.5f, -1.5f, 8, -10, 0, 0, 0, 0}, Rounding::Nearest()),
+            (std::vector<float>{1.125f, -1.125f, 9, -9, 0, 0, 0, 0}))
+      << "9 / 16 is a step, and the small one a whole number of them";
+  // Stochastically: the largest and zero.
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    for (const float v : RoundTrip(DType::kInt2, {0.5f, -1.5f, 8, -4, 0}, Rounding::Stochastic(seed)))
+      EXPECT_TRUE(v == 0 || std::abs(v) == 8) << v;
+  }
+}
+
+double Energy(const std::vector<float>& values) {
+  double sum = 0;
+  for (const float v : values) sum += static_cast<double>(v) * static_cast<double>(v);
+  return sum;
+}
+
+// Values of which a few are much larger than the others, with many zeros or without.
+std::vector<float> HeavyTailed(Random& random, size_t count, double tail, double zeros) {
+  std::vector<float> values(count, 0.0f);
+  for (float& v : values) {
+    if (!random.Chance(zeros)) v = static_cast<float>(random.Normal() * std::exp(tail * random.Normal()));
+  }
+  return values;
+}
+
+// So a sender's memory, to which it is added, cannot grow without an end; with what stochastic rounding
+// misses it could.
+TEST(Quantize, WhatCoarseCodesMissOfASenderThatRemembersIsLessThanThereWas) {
+  constexpr uint64_t kSeed = 17;
+  Random random(kSeed);
+  bool more = false;
+  for (int trial = 0; trial < 600; ++trial) {
+    const double tail = random.Uniform() * 4, zeros = random.Chance(0.5) ? 0 : random.Uniform();
+    const std::vector<float> values = HeavyTailed(random, 1 + random.Below(3000), tail, zeros);
+    if (Energy(values) == 0) continue;
+    for (const DType dtype : {DType::kInt4, DType::kInt2}) {
+      const auto missed = [&](bool remembers) {
+        std::vector<float> out = RoundTrip(dtype, values, RoundingOf(dtype, remembers, kSeed + trial));
+        for (size_t i = 0; i < out.size(); ++i) out[i] -= values[i];
+        return Energy(out) / Energy(values);
+      };
+      ASSERT_LT(missed(true), 0.9) << DTypeName(dtype) << " of " << values.size() << ", tail " << tail
+                                   << ", zeros " << zeros << ", trial " << trial;
+      more |= missed(false) > 2;
+    }
+  }
+  EXPECT_TRUE(more) << "it would not be worth a rule";
+  EXPECT_TRUE(RoundingOf(DType::kInt8, true, 1).stochastic) << "its steps are small enough";
+  EXPECT_TRUE(RoundingOf(DType::kInt2, false, 1).stochastic);
+}
+
 TEST(Quantize, StochasticRoundingChoosesANeighbourAndIsFair) {
   // The mean over many seeds is the value, to five standard deviations of a coin.
   constexpr int kSeeds = 20'000;
   for (const DType dtype : kShort) {
     for (const float v : {1.0017f, -3.14159f, 1e-7f, 4.1e-6f, -1234.567f, 1.9999f}) {
-      // int8: a larger neighbour sets the scale, so that `v` lies between codes.
+      // Where there is a scale a larger neighbour sets the scale, so that `v` lies between codes.
       const std::vector<float> values =
-          dtype == DType::kInt8 ? std::vector<float>{v, 51.3f * v} : std::vector<float>{v};
+          HasScale(dtype) ? std::vector<float>{v, 51.3f * v} : std::vector<float>{v};
       double sum = 0;
       float least = kInfinity, most = -kInfinity;
       for (int seed = 0; seed < kSeeds; ++seed) {
@@ -207,7 +269,7 @@ TEST(Quantize, StochasticRoundingChoosesANeighbourAndIsFair) {
       const double step = static_cast<double>(most) - static_cast<double>(least);
       const double error = sum / kSeeds - static_cast<double>(v);
       EXPECT_LE(std::abs(error), 5 * 0.5 * step / std::sqrt(kSeeds)) << DTypeName(dtype) << " of " << v;
-      if (dtype == DType::kInt8) continue;
+      if (HasScale(dtype)) continue;
       EXPECT_EQ(Nearest(dtype, least), least) << "a code";
       EXPECT_LE(step, std::max(std::abs(v) * (dtype == DType::kBFloat16 ? 0x1p-7f : 0x1p-10f), 0x1p-24f));
     }
@@ -322,13 +384,13 @@ TEST_F(Dispatch, DecodingIsTheSameToTheBitForAllCodesAndWaysToApplyThem) {
     }
     for (size_t i = 1 + 65536 * 2; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(random.Next());
     const ByteSpan codes = std::span(bytes).subspan(1);
-    const std::vector<float> before = Mixture(random, codes.size() / DTypeSize(dtype), true);
+    const std::vector<float> before = Mixture(random, codes.size() / CodeSize(dtype), true);
     for (const Apply apply : {Apply::kSet, Apply::kScale, Apply::kAdd}) {
       for (const size_t cut : {0u, 1u, 5u}) {
         const size_t n = before.size() - cut;
         std::vector<float> plain(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(n));
         std::vector<float> wide = plain;
-        const ByteSpan part = codes.first(n * DTypeSize(dtype));
+        const ByteSpan part = codes.first(n * CodeSize(dtype));
         Dequantize(dtype, part, 0x3dcd, apply, 0.7f, plain, PlainKernels());
         Dequantize(dtype, part, 0x3dcd, apply, 0.7f, wide, *Avx2Kernels());
         for (size_t i = 0; i < n; ++i) {
@@ -347,7 +409,7 @@ TEST(Kernels, NeitherReadsNorWritesBeyondTheEnd) {
     for (size_t n = 0; n < 40; ++n) {
       const std::vector<float> values(n, 1.5f);
       for (const DType dtype : kShort) {
-        std::vector<uint8_t> codes(n * DTypeSize(dtype) + 1, 0xee);
+        std::vector<uint8_t> codes(n * CodeSize(dtype) + 1, 0xee);
         const MutableByteSpan place = std::span(codes).first(codes.size() - 1);
         Quantize(dtype, values, 0x3f80, Rounding::Stochastic(1), place, *kernels);
         EXPECT_EQ(codes.back(), 0xee) << kernels->name;

@@ -62,7 +62,7 @@ TEST(WindowMetadata, ImpossibleValuesAreRefusedByName) {
   const float nan = std::nanf("");
   const float inf = std::numeric_limits<float>::infinity();
   Refused("kind", [](auto& m) { m.kind = static_cast<WindowKind>(4); });
-  Refused("element type", [](auto& m) { m.dtype = static_cast<DType>(4); });
+  Refused("element type", [](auto& m) { m.dtype = static_cast<DType>(6); });
   Refused("element count", [](auto& m) { m.count = 0; });
   Refused("chunk size", [](auto& m) { m.chunk_elements = 0; });
   Refused("chunk size", [](auto& m) { m.chunk_elements = kMaxChunkElements + 1; });

@@ -1,5 +1,6 @@
 // Chunks and window metadata. The first byte chooses: any bytes as a chunk, any bytes as metadata, any floats
-// through the sparse encoder and back, or any floats as any element type and back.
+// through the sparse encoder and back, any floats as any element type and back, or any positions as gaps and
+// back.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -43,6 +44,23 @@ std::vector<float> Decoded(const ChunkView& chunk) {
   return values;
 }
 
+// Gaps that were found valid are those that their positions are written as.
+void AnyGaps(const ChunkView& chunk) {
+  GapReader reader(chunk.count, chunk.nonzero, chunk.gaps);
+  std::vector<uint8_t> again;
+  GapWriter writer(chunk.count, chunk.nonzero, &again);
+  uint32_t next = 0;
+  for (uint32_t i = 0; i < chunk.nonzero; ++i) {
+    const uint32_t position = reader.Next();
+    FUZZ_REQUIRE(position >= next && position < chunk.count);
+    next = position + 1;
+    writer.Add(position);
+  }
+  writer.Finish();
+  FUZZ_REQUIRE(std::ranges::equal(again, chunk.gaps));
+  FUZZ_REQUIRE(again.size() <= MostGapBytes(chunk.count, chunk.nonzero));
+}
+
 void AnyChunk(ByteSpan input) {
   const Result<ChunkView> chunk = ParseChunk(input);
   if (!chunk.ok()) {
@@ -52,15 +70,17 @@ void AnyChunk(ByteSpan input) {
   }
   FUZZ_REQUIRE(chunk->count >= 1 && chunk->count <= kMaxChunkElements);
   FUZZ_REQUIRE(chunk->nonzero <= chunk->count);
-  FUZZ_REQUIRE(Inside(chunk->bitmap, input) && Inside(chunk->values, input));
-  FUZZ_REQUIRE(chunk->scale == 0 || chunk->dtype == DType::kInt8);
+  FUZZ_REQUIRE(Inside(chunk->bitmap, input) && Inside(chunk->values, input) && Inside(chunk->gaps, input));
+  FUZZ_REQUIRE(chunk->scale == 0 || HasScale(chunk->dtype));
   const std::vector<float> values = Decoded(*chunk);
   const ByteSpan header = input.first(kChunkHeaderBytes);
   const bool dense = chunk->encoding == ChunkEncoding::kDense;
+  const bool gaps = chunk->encoding == ChunkEncoding::kGapSparse;
+  FUZZ_REQUIRE(chunk->values.size() == CodeBytes(dense ? chunk->count : chunk->nonzero, chunk->dtype));
+  if (gaps) return AnyGaps(*chunk);
   const size_t size = dense ? DenseChunkBytes(chunk->count, chunk->dtype)
                             : SparseChunkBytes(chunk->count, chunk->nonzero, chunk->dtype);
   FUZZ_REQUIRE(size <= input.size());
-  FUZZ_REQUIRE(chunk->values.size() == (dense ? chunk->count : chunk->nonzero) * DTypeSize(chunk->dtype));
   if (chunk->dtype != DType::kFloat32) return;
   if (dense) {
     const ChunkHeaderBytes again =
@@ -112,13 +132,14 @@ void AnyFloats(ByteSpan input) {
 // Any floats as any type: they arrive as a code next to them, and what has arrived arrives again unchanged.
 void AnyFloatsShorter(ByteSpan input) {
   if (input.empty()) return;
-  const auto dtype = static_cast<DType>(input[0] % 4);
-  const bool stochastic = (input[0] & 4) != 0;
+  const auto dtype = static_cast<DType>(input[0] % 6);
+  const bool stochastic = (input[0] & 8) != 0;
   input = input.subspan(1);
   std::vector<float> values(std::min<size_t>(input.size() / sizeof(float), 2000));
   if (values.empty()) return;
   std::memcpy(values.data(), input.data(), values.size() * sizeof(float));
   const auto count = static_cast<uint32_t>(values.size());
+  const size_t symbol_bytes = kChunkHeaderBytes + input.back() * size_t{8};
   ChunkCoding coding{.dtype = dtype, .rounding = {stochastic, 5}, .log_energy = 1};
   std::vector<uint8_t> body;
   const ChunkHeaderBytes header = EncodeChunk(3, values, coding, &body);
@@ -139,7 +160,9 @@ void AnyFloatsShorter(ByteSpan input) {
       FUZZ_REQUIRE(std::signbit(arrived[i]) == std::signbit(values[i]));
     }
   }
-  if (dtype == DType::kInt8) return;  // another scale
+  if (chunk->nonzero <= SparseCapacity(symbol_bytes, count, dtype))
+    FUZZ_REQUIRE(header.size() + body.size() <= std::max(symbol_bytes, DenseChunkBytes(1)));
+  if (HasScale(dtype)) return;  // another scale
   body.clear();
   const ChunkHeaderBytes again = EncodeChunk(3, arrived, coding, &body);
   const std::vector<uint8_t> bytes_again = Join(again, body);
@@ -151,12 +174,35 @@ void AnyFloatsShorter(ByteSpan input) {
   }
 }
 
+// Any positions, each byte a distance of up to 255 to the next, or of so many times 256.
+void AnyPositions(ByteSpan input) {
+  std::vector<float> values;
+  for (size_t i = 0; i + 1 < input.size() && values.size() < kMaxChunkElements / 2; i += 2) {
+    values.resize(values.size() + (input[i] % 4 == 0 ? 256 * (input[i] / 4) : input[i + 1]), 0.0f);
+    values.push_back(input[i + 1] % 2 == 0 ? 1.0f : -1.0f);
+  }
+  if (values.empty()) return;
+  values.resize(std::min<size_t>(values.size() + 16 * input.back(), kMaxChunkElements), 0.0f);
+  for (const DType dtype : {DType::kFloat32, DType::kInt8, DType::kInt4, DType::kInt2}) {
+    std::vector<uint8_t> body;
+    const ChunkHeaderBytes header = EncodeChunk(7, values, {.dtype = dtype}, &body);
+    const Result<ChunkView> chunk = ParseChunk(header, body);
+    FUZZ_REQUIRE(chunk.ok());
+    if (chunk->encoding == ChunkEncoding::kGapSparse) AnyGaps(*chunk);
+    const std::vector<float> arrived = Decoded(*chunk);
+    for (size_t i = 0; i < values.size(); ++i) {
+      FUZZ_REQUIRE((arrived[i] == 0) == (values[i] == 0) || chunk->encoding == ChunkEncoding::kDense);
+      FUZZ_REQUIRE(values[i] == 0 || std::abs(arrived[i] - values[i]) < 0.1f);
+    }
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const ByteSpan input(data + 1, size - 1);
-  switch (data[0] % 4) {
+  switch (data[0] % 5) {
     case 0:
       AnyChunk(input);
       break;
@@ -165,6 +211,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 2:
       AnyFloats(input);
+      break;
+    case 3:
+      AnyPositions(input);
       break;
     default:
       AnyFloatsShorter(input);

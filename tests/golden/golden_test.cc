@@ -84,7 +84,8 @@ bool DecodeChunk(ByteSpan bytes, GoldenValue* value) {
   GoldenChunk c{chunk->index, chunk->dtype, chunk->log_energy, std::vector<float>(chunk->count)};
   codec::DecodeChunk(*chunk, c.values);
   *value = c;
-  return chunk->values.data() + chunk->values.size() == bytes.data() + bytes.size();
+  const ByteSpan last = chunk->gaps.empty() ? chunk->values : chunk->gaps;
+  return last.data() + last.size() == bytes.data() + bytes.size();
 }
 
 // Decodes bytes of a kind; false when refused or when something is left over.

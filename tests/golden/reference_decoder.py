@@ -278,25 +278,61 @@ def datagram(c):
     return out
 
 
+class Bits:
+    """Numbers of some bits from a cursor's bytes, the least significant first."""
+
+    def __init__(self, cursor):
+        self.cursor, self.left, self.byte = cursor, 0, 0
+
+    def number(self, count):
+        value = 0
+        for i in range(count):
+            if self.left == 0:
+                self.byte, self.left = self.cursor.number(1), 8
+            value |= (self.byte & 1) << i
+            self.byte, self.left = self.byte >> 1, self.left - 1
+        return value
+
+    def end(self):
+        need(self.byte == 0, "bits after the last")
+
+
 def chunk(c):
     out = {"index": c.number(4), "count": c.number(2), "nonzero": c.number(2)}
     kind = c.number(1)
     out.update({"element_type": kind >> 4, "encoding": kind & 15, "log_energy": c.number(1), "scale": c.number(2)})
     need(out["count"] >= 1, "no elements")
     need(out["nonzero"] <= out["count"], "more non-zero elements than elements")
-    need(out["element_type"] <= 3, "unknown element type")
-    need(out["encoding"] <= 1, "unknown encoding")
-    need(out["scale"] == 0 if out["element_type"] != 3 else out["scale"] < 0x8000, "scale")
-    scale = struct.unpack(">f", struct.pack(">HH", out["scale"], 0))[0]
+    need(out["element_type"] <= 5, "unknown element type")
+    need(out["encoding"] <= 2, "unknown encoding")
+    need(out["scale"] == 0 if out["element_type"] < 3 else out["scale"] < 0x8000, "scale")
+    small = out["scale"] & 15 if out["element_type"] == 5 else 0
+    scale = struct.unpack(">f", struct.pack(">HH", out["scale"] - small, 0))[0]
+    bits = Bits(c)
     read = (lambda: struct.unpack("<f", c.take(4))[0], lambda: struct.unpack("<f", bytes(2) + c.take(2))[0],
-            lambda: struct.unpack("<e", c.take(2))[0], lambda: scale * struct.unpack("b", c.take(1))[0])
+            lambda: struct.unpack("<e", c.take(2))[0], lambda: scale * struct.unpack("b", c.take(1))[0],
+            lambda: scale * ((bits.number(4) + 8) % 16 - 8), lambda: scale * (small, 16, -small, -16)[bits.number(2)])
     present = [True] * out["count"]
     if out["encoding"] == 1:
         bitmap = c.take((out["count"] + 31) // 32 * 4)
-        bits = [bitmap[i // 8] >> i % 8 & 1 == 1 for i in range(len(bitmap) * 8)]
-        need(sum(bits) == sum(bits[:out["count"]]) == out["nonzero"], "bitmap")
-        present = bits[:out["count"]]
-    values = [read[out["element_type"]]() if here else 0.0 for here in present]
+        present = [bitmap[i // 8] >> i % 8 & 1 == 1 for i in range(len(bitmap) * 8)]
+        need(sum(present) == sum(present[:out["count"]]) == out["nonzero"], "bitmap")
+        present = present[:out["count"]]
+    if out["encoding"] == 2:
+        codes = [read[out["element_type"]]() for _ in range(out["nonzero"])]
+        bits.end()
+        rice, values, gaps = (out["count"] // max(out["nonzero"], 1)).bit_length() - 1, [], Bits(c)
+        for code in codes:
+            high = 0
+            while gaps.number(1):
+                high += 1
+            values += [0.0] * (high << rice | gaps.number(rice)) + [code]
+        gaps.end()
+        need(len(values) <= out["count"], "gaps")
+        values += [0.0] * (out["count"] - len(values))
+    else:
+        values = [read[out["element_type"]]() if here else 0.0 for here in present]
+        bits.end()
     out["values"] = struct.pack(">%df" % len(values), *values).hex()
     return out
 

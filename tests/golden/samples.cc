@@ -252,9 +252,18 @@ std::vector<GoldenSample> MakeSamples() {
   s.push_back({"chunk/float16", GoldenChunk{4, DType::kFloat16, 0, {0x1p-24f, -0x1p-15f, 65504.0f}}});
   s.push_back({"chunk/float16_sparse", GoldenChunk{5, DType::kFloat16, 135, sparse}});
   s.push_back({"chunk/int8", GoldenChunk{6, DType::kInt8, 200, {254.0f, -254.0f, 2.0f, 0.0f}}});
+  s.push_back({"chunk/int4", GoldenChunk{8, DType::kInt4, 200, {14.0f, -14.0f, 2.0f, 0.0f, -6.0f}}});
+  s.push_back({"chunk/int2", GoldenChunk{9, DType::kInt2, 200, {9.0f, -9.0f, 1.125f, -1.125f, 9.0f}}});
+  std::vector<float> many(32, 0.0f);
+  for (size_t i = 1; i < many.size(); i += 2) many[i] = 254.0f;
+  s.push_back({"chunk/int8_bitmap", GoldenChunk{10, DType::kInt8, 201, many}});
   for (float& v : sparse) v *= 0x1p-2f * 127;
   s.push_back(
       {"chunk/int8_sparse", GoldenChunk{7, DType::kInt8, 190, {sparse.begin(), sparse.begin() + 30}}});
+  sparse[0] = 9.0f;
+  sparse[31] = -9.0f;
+  sparse[36] = -1.125f;
+  s.push_back({"chunk/int2_sparse", GoldenChunk{11, DType::kInt2, 190, sparse}});
   return s;
 }
 

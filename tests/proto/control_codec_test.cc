@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "base/job_settings.h"
@@ -244,6 +245,11 @@ TEST(ControlCodec, EveryFieldOutOfRangeIsNamed) {
   message = SomeDeclare("w");
   message.mutable_declare()->set_count(0);
   EXPECT_EQ(RefusedFor(message), "declare.count is not in 1..2^40");
+  for (const double share : {0.0, -0.5, 1.5, std::nan("")}) {
+    message = SomeDeclare("w");
+    message.mutable_declare()->set_topk_share(share);
+    EXPECT_EQ(RefusedFor(message), "declare.topk_share is not above 0 and at most 1") << share;
+  }
   message.Clear();
   EncodeJobSpec({}, message.mutable_welcome()->mutable_job_spec());
   EXPECT_EQ(RefusedFor(message), "accepted");

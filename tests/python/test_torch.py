@@ -424,6 +424,30 @@ def test_diloco_takes_the_servers_nesterov(ranks):
     assert said[0]["last"][0] - said[0]["first"][0] == pytest.approx(x, abs=1e-6)
 
 
+def test_diloco_sends_a_share_of_2_bits_and_repays_the_rest(ranks):
+    script = """
+        import longhaul.torch
+        of = longhaul.torch.client()
+        torch.manual_seed(1)
+        model = nn.Linear(64, 1)
+        data = torch.randn(512, 64)
+        wanted = data @ torch.linspace(-1, 1, 64)
+        own = slice(of.rank * 256, of.rank * 256 + 256)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+        loss = lambda part: nn.functional.mse_loss(model(data[part]).squeeze(1), wanted[part])
+        first = float(loss(slice(512)))
+        with longhaul.torch.DiLoCo(model, optimizer, 4, outer="sgd:lr=1", wire_dtype="int2", topk_share=0.25):
+            for _ in range(400):
+                optimizer.zero_grad()
+                loss(own).backward()
+                optimizer.step()
+        say(first=first, last=float(loss(slice(512))), model=flat(model).tolist())
+    """
+    said = ranks(script, 2)
+    assert said[0]["model"] == said[1]["model"]
+    assert said[0]["last"] < 1e-3 * said[0]["first"]
+
+
 @pytest.mark.parametrize("every,fragments,overlap", [(0, 1, 0), (4, 5, 0), (4, 1, 4), (100, 7, 0), (4, 0, 0), (4, 1, -1)])
 def test_diloco_refuses_what_it_cannot_do(every, fragments, overlap):
     import longhaul.torch

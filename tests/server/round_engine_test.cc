@@ -952,6 +952,7 @@ TEST_F(Job, AnUnknownWireTypeOrAnImpossibleResultTypeIsRefusedInWords) {
   EXPECT_THAT(answer(0, 9).message(), HasSubstr("unknown element type"));
   EXPECT_THAT(answer(3, 3).message(),
               HasSubstr("results travel as float32, bfloat16 or float16, not as int8"));
+  EXPECT_THAT(answer(3, 5).message(), HasSubstr("not as int2"));
   EXPECT_EQ(answer(3, 3).code(), static_cast<uint32_t>(StatusCode::kInvalidArgument));
   EXPECT_EQ(answer(3, 1).code(), 0u);
   EXPECT_THAT(answer(3, 2).message(), HasSubstr("int8 up, float16 down here, but the server has it as"));

@@ -96,7 +96,7 @@ void DrawTopK(Random random, JobPlan* job) {
       job->policy == LossPolicy::kResidual && job->downlink == Downlink::kReliable && !job->LeavesOut();
   if (!fits || !random.Chance(0.12)) return;
   job->priority = Priority::kTopK;
-  job->topk_share = OneOf(random, {0.05, 0.1, 0.5, 1.0});
+  job->topk_share = OneOf(random, {1.0 / 64, 0.1, 0.5, 1.0});
   for (TensorPlan& tensor : job->tensors) {
     tensor.wire = DType::kFloat32;
     tensor.momentum = 0;

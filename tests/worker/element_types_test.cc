@@ -1,9 +1,10 @@
-// Elements of 16 bits (and gradients of 8) on the wire in both directions: how many bytes they are, and that
-// all workers have the same values.
+// Elements of 16 bits (and gradients of 8, 4 and 2, all or the largest of them) on the wire in both
+// directions: how many bytes they are, and that all workers have the same values.
 #include <gtest/gtest.h>
 
 #include <unistd.h>
 
+#include <cmath>
 #include <deque>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/random.h"
 #include "longhaul/client.h"
 #include "longhaul/server.h"
 #include "tests/worker/client_harness.h"
@@ -74,18 +76,25 @@ std::vector<float> Spread(size_t count, uint32_t seed) {
   return values;
 }
 
+std::vector<float> Normal(size_t count, uint32_t seed) {
+  Random random(seed);
+  std::vector<float> values(count);
+  for (float& v : values) v = static_cast<float>(random.Normal());
+  return values;
+}
+
 struct Bytes {
   double up = 0, down = 0;                // UDP payload at the server
   double chunks_up = 0, chunks_down = 0;  // of it chunks
 };
 
 // Of ten rounds, at the server.
-Bytes Counted(DType up, DType down) {
+Bytes Counted(DType up, DType down, std::optional<double> topk_share = std::nullopt) {
   Server server = StartServer(2, EverythingReliable());
   Pair pair({server.address()});
-  pair.Declare({.wire_dtype = up, .result_dtype = down, .count = kCount});
+  pair.Declare({.wire_dtype = up, .result_dtype = down, .count = kCount, .topk_share = topk_share});
   for (uint32_t round = 0; round < 10; ++round) {
-    pair.Round([&](uint32_t rank) { return Spread(kCount, 2 * round + rank); });
+    pair.Round([&](uint32_t rank) { return Normal(kCount, 2 * round + rank); });
     EXPECT_EQ(pair.results[0], pair.results[1]);
   }
   const auto stats = nlohmann::json::parse(server.StatsJson());
@@ -111,6 +120,97 @@ TEST(ElementTypes, Of16BitsHalveTheBytesInBothDirectionsAndInt8QuartersThemUp) {
       EXPECT_NEAR(bytes.up / whole.up, share, 0.05) << DTypeName(up);
       EXPECT_NEAR(bytes.down / whole.down, 0.5, 0.05) << DTypeName(half);
     }
+  }
+}
+
+TEST(ElementTypes, Of4And2BitsAreAnEighthAndASixteenthUp) {
+  const double whole = 10 * 2 * 4 * kCount;
+  EXPECT_NEAR(Counted(DType::kInt4, DType::kFloat32).chunks_up / whole, 1.0 / 8, 0.003);
+  EXPECT_NEAR(Counted(DType::kInt2, DType::kFloat32).chunks_up / whole, 1.0 / 16, 0.002);
+}
+
+// 2 bits and a gap of 7.6 for each of a 64th of the elements, and two headers.
+TEST(ElementTypes, ASixtyFourthOf2BitsIsOneTwoHundredthUp) {
+  const double whole = 10 * 2 * 4 * kCount;
+  const double wanted = (9.6 / 8 / 64 * kCount + 24) / (4 * kCount);
+  EXPECT_NEAR(Counted(DType::kInt2, DType::kBFloat16, 1.0 / 64).chunks_up / whole, wanted, 0.06 * wanted);
+}
+
+// What a code misses, what is too small to travel and what the path loses comes later, and nothing comes
+// twice: after rounds without a gradient, all of what was pushed is in.
+TEST(ElementTypes, WhatDoesNotTravelOrIsLostComesLaterAndNothingTwice) {
+  constexpr size_t kSome = 200'000;
+  ServerOptions options;
+  options.fault = "drop=0.02,seed=5";
+  Server server = StartServer(2, options);
+  Pair pair({server.address()});
+  pair.Declare({.wire_dtype = DType::kInt2, .high_share = 0, .count = kSome, .topk_share = 1.0 / 16});
+  std::vector<double> pushed(kSome, 0.0), came(kSome, 0.0);
+  double all = 0, left = 0;
+  for (uint32_t round = 0; round < 180; ++round) {
+    pair.Round([&](uint32_t rank) {
+      std::vector<float> gradient(kSome, 0.0f);
+      if (round < 20) gradient = Normal(kSome, 2 * round + rank);
+      for (size_t i = 0; i < kSome; ++i) pushed[i] += static_cast<double>(gradient[i]);
+      return gradient;
+    });
+    for (size_t i = 0; i < kSome; ++i) came[i] += 2 * static_cast<double>(pair.results[0][i]);
+  }
+  for (size_t i = 0; i < kSome; ++i) {
+    all += pushed[i] * pushed[i];
+    left += (pushed[i] - came[i]) * (pushed[i] - came[i]);
+  }
+  EXPECT_LT(left, 1e-4 * all);
+  EXPECT_GT(pair.clients[0].stats().lost_chunks + pair.clients[1].stats().lost_chunks, 0u);
+  pair.Leave();
+}
+
+TEST(ElementTypes, AShareThatTravelsIsTheSameInAllDeclarations) {
+  Server server = StartServer(2, {});
+  Pair pair({server.address()});
+  pair.Declare({.count = 1000, .topk_share = 0.25});
+  const auto again = [&](std::optional<double> share) {
+    TensorOptions options{.count = 1000, .topk_share = share};
+    return pair.clients[1].Declare("w", options).status();
+  };
+  EXPECT_TRUE(again(0.25).ok());
+  EXPECT_EQ(again(0.5).code(), StatusCode::kSettingsMismatch);
+  EXPECT_EQ(again(std::nullopt).code(), StatusCode::kSettingsMismatch);
+  EXPECT_EQ(again(0).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(again(1.5).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(again(std::nan("")).code(), StatusCode::kInvalidArgument);
+  pair.Leave();
+}
+
+// The server compares what different workers say, and both sides know what a policy is for.
+TEST(ElementTypes, AShareOfAnotherWorkerOrOfAPolicyThatForgetsIsRefusedInWords) {
+  for (const LossPolicy policy : {LossPolicy::kResidual, LossPolicy::kZero}) {
+    ServerOptions options;
+    options.job_spec.policy = policy;
+    Server server = StartServer(2, options);
+    Pair pair({server.address()});
+    Status outcomes[2];
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < 2; ++i) {
+      threads.emplace_back([&, i] {
+        TensorOptions tensor{.count = 1000, .topk_share = i == 0 ? 0.25 : 0.5};
+        outcomes[i] = pair.clients[i].Declare("w", tensor).status();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    if (policy == LossPolicy::kZero) {
+      for (const Status& outcome : outcomes) {
+        EXPECT_EQ(outcome.code(), StatusCode::kInvalidArgument) << outcome.ToString();
+        EXPECT_NE(outcome.message().find("remembers"), std::string::npos) << outcome.ToString();
+      }
+    } else {
+      const Status& refused = outcomes[0].ok() ? outcomes[1] : outcomes[0];
+      EXPECT_NE(outcomes[0].ok(), outcomes[1].ok());
+      EXPECT_EQ(refused.code(), StatusCode::kSettingsMismatch) << refused.ToString();
+      EXPECT_NE(refused.message().find("the largest 0.25"), std::string::npos) << refused.ToString();
+      EXPECT_NE(refused.message().find("the largest 0.5"), std::string::npos) << refused.ToString();
+    }
+    pair.Leave();
   }
 }
 

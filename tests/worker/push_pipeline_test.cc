@@ -211,7 +211,7 @@ TEST(PushPipelineTest, PacketisesAGradientWithPriorityAndSparsity) {
     if (high) least_high = std::min(least_high, energy);
     if (!high) most_low = std::max(most_low, energy);
     const bool sparse = chunk->index == 39 || chunk->index == 38 || chunk->index == 5;
-    EXPECT_EQ(chunk->encoding, sparse ? codec::ChunkEncoding::kBitmapSparse : codec::ChunkEncoding::kDense);
+    EXPECT_EQ(chunk->encoding, sparse ? codec::ChunkEncoding::kGapSparse : codec::ChunkEncoding::kDense);
     if (sparse) {
       EXPECT_LT(bytes.size(), 150u) << "a chunk of " << chunk->count << " elements, mostly zeros";
     }
@@ -227,15 +227,20 @@ TEST(PushPipelineTest, PacketisesAGradientWithPriorityAndSparsity) {
 TEST(PushPipelineTest, SparseBodiesStayWhereTheyAre) {
   const TensorShape shape = ShapeOf(uint64_t{20'000} * kChunkElements);
   Pipeline pipeline(shape, SettingsWith(0.25));
-  const std::vector<float> zeros(shape.geometry.count);
-  const FakeConnection::Window& window = Push(pipeline, 0, zeros);
+  std::vector<float> gradient(shape.geometry.count);
+  for (uint32_t c = 0; c < shape.geometry.chunks(); ++c)
+    gradient[shape.geometry.First(c)] = static_cast<float>(c + 1);
+  const FakeConnection::Window& window = Push(pipeline, 0, gradient);
   std::vector<bool> seen(shape.geometry.chunks());
   for (const FakeConnection::Chunk& c : window.chunks) {
     const std::vector<uint8_t> bytes = c.Bytes();
     const auto chunk = codec::ParseChunk(bytes);
     ASSERT_TRUE(chunk.ok()) << chunk.status().ToString();
-    ASSERT_EQ(chunk->encoding, codec::ChunkEncoding::kBitmapSparse);
-    ASSERT_EQ(std::ranges::count(chunk->bitmap, 0), std::ssize(chunk->bitmap)) << chunk->index;
+    ASSERT_EQ(chunk->encoding, codec::ChunkEncoding::kGapSparse);
+    std::vector<float> values(chunk->count);
+    codec::DecodeChunk(*chunk, values);
+    ASSERT_EQ(values[0], static_cast<float>(chunk->index + 1));
+    ASSERT_EQ(codec::CountNonzero(values), 1u);
     seen.at(chunk->index) = true;
   }
   EXPECT_EQ(std::ranges::count(seen, true), shape.geometry.chunks());
@@ -354,9 +359,12 @@ const codec::WireFormat kFormats[] = {{DType::kFloat32},
                                       {DType::kBFloat16},
                                       {DType::kFloat16},
                                       {DType::kInt8},
+                                      {DType::kInt4},
+                                      {DType::kInt2},
                                       {.gradient = DType::kFloat32, .topk_share = 0.1},
                                       {.gradient = DType::kBFloat16, .topk_share = 0.1},
-                                      {.gradient = DType::kInt8, .topk_share = 0.05}};
+                                      {.gradient = DType::kInt8, .topk_share = 0.05},
+                                      {.gradient = DType::kInt2, .topk_share = 1.0 / 64}};
 
 PushPipeline::Settings SettingsFor(const codec::WireFormat& format, LossPolicy policy) {
   PushPipeline::Settings settings = SettingsWith(0.2, policy);
@@ -433,7 +441,7 @@ TEST(PushPipelineTest, NothingIsEverLostWithAnyTypeWhenTheNumbersAreRepresentabl
   // Multiples of 1/8 below 2^13: every sum and difference with a rounded value is exact in float32.
   const uint64_t seed = 23;
   for (const codec::WireFormat& format : kFormats) {
-    if (format.gradient == DType::kInt8) continue;  // its scale is no such number
+    if (codec::HasScale(format.gradient)) continue;  // it is no such number
     Random random(seed);
     const TensorShape shape = ShapeOf(20 * kChunkElements + 3, format);
     Pipeline pipeline(shape, SettingsFor(format, LossPolicy::kResidual));
@@ -485,7 +493,7 @@ TEST(PushPipelineTest, TheShiftMovesByWhatArrived) {
 // Policies that forget must not be biased by rounding: the mean over rounds is the gradient.
 TEST(PushPipelineTest, WhatArrivesIsUnbiasedWithEveryType) {
   constexpr int kRounds = 400;
-  for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kInt8}) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kInt8, DType::kInt4, DType::kInt2}) {
     const TensorShape shape = ShapeOf(3 * kChunkElements, {dtype});
     Pipeline pipeline(shape, SettingsFor({dtype}, LossPolicy::kZero));
     Random random(25);
@@ -504,9 +512,10 @@ TEST(PushPipelineTest, WhatArrivesIsUnbiasedWithEveryType) {
         square[i] += error * error / kRounds;
       }
     }
-    const float scale = codec::Bfloat16ToFloat(codec::Int8Scale(gradient));  // one chunk: 1035 elements
+    const float scale = codec::Bfloat16ToFloat(
+        codec::ScaleOf(dtype, gradient, codec::Rounding::Stochastic(1)));  // one chunk: 1035 elements
     const auto step = [&](float g) {
-      if (dtype == DType::kInt8) return scale;
+      if (codec::HasScale(dtype)) return dtype == DType::kInt2 ? codec::kInt2Large * scale : scale;
       return dtype == DType::kBFloat16 ? std::abs(g) * 0x1p-7f : std::max(std::abs(g) * 0x1p-10f, 0x1p-24f);
     };
     double worst = 0, of_all = 0, spread = 0;
@@ -525,13 +534,14 @@ TEST(PushPipelineTest, WhatArrivesIsUnbiasedWithEveryType) {
 TEST(PushPipelineTest, TopKSendsItsShareAndNeverMoreThanASymbolHolds) {
   const codec::WireFormat format{.gradient = DType::kFloat32, .topk_share = 0.1};
   const TensorShape shape = ShapeOf(100 * kChunkElements, format);
-  ASSERT_EQ(shape.gradient().chunk_elements, 4 * kChunkElements);
+  ASSERT_EQ(shape.gradient().chunk_elements, 8 * kChunkElements);
+  const uint32_t capacity = codec::SparseCapacity(kSymbolBytes, 8 * kChunkElements, DType::kFloat32);
   Pipeline pipeline(shape, SettingsFor(format, LossPolicy::kResidual));
   Random random(26);
   std::vector<float> gradient(shape.geometry.count);
   // The first chunk has larger values than all others: more of them are wanted than it can carry.
   for (size_t i = 0; i < gradient.size(); ++i) {
-    gradient[i] = static_cast<float>(random.Normal()) * (i < 4 * kChunkElements ? 100.0f : 1.0f);
+    gradient[i] = static_cast<float>(random.Normal()) * (i < 8 * kChunkElements ? 100.0f : 1.0f);
   }
   const FakeConnection::Window& window = Push(pipeline, 0, gradient);
   uint64_t travelled = 0;
@@ -540,10 +550,10 @@ TEST(PushPipelineTest, TopKSendsItsShareAndNeverMoreThanASymbolHolds) {
     ASSERT_LE(bytes.size(), kSymbolBytes);
     const auto chunk = codec::ParseChunk(bytes);
     ASSERT_TRUE(chunk.ok());
-    EXPECT_EQ(chunk->encoding, codec::ChunkEncoding::kBitmapSparse);
+    EXPECT_EQ(chunk->encoding, codec::ChunkEncoding::kGapSparse);
     travelled += chunk->nonzero;
     if (chunk->index != 0) continue;
-    EXPECT_EQ(chunk->nonzero, codec::SparseCapacity(kSymbolBytes, 4 * kChunkElements, DType::kFloat32));
+    EXPECT_EQ(chunk->nonzero, capacity);
     // The largest of the chunk travel, and they are sent as they are.
     std::vector<float> sent(chunk->count);
     codec::DecodeChunk(*chunk, sent);
@@ -559,7 +569,7 @@ TEST(PushPipelineTest, TopKSendsItsShareAndNeverMoreThanASymbolHolds) {
     EXPECT_GE(least_sent, most_left);
   }
   // A tenth, less what the first chunk had to leave out (almost all of it is above the threshold).
-  const double wanted = 0.1 * static_cast<double>(gradient.size()) - (4 * 345 - 301);
+  const double wanted = 0.1 * static_cast<double>(gradient.size()) - (8 * 345 - capacity);
   EXPECT_NEAR(static_cast<double>(travelled), wanted, 0.02 * static_cast<double>(gradient.size()));
 }
 
@@ -654,7 +664,7 @@ TEST(PushPipelineTest, WhatWasNotSubmittedYetIsOwedAsWell) {
   enum class End { kClosed, kAbandoned, kCounted, kSentAgain };
   for (const codec::WireFormat& format : kFormats) {
     for (const End end : {End::kClosed, End::kAbandoned, End::kCounted, End::kSentAgain}) {
-      const TensorShape shape = ShapeOf(50 * kChunkElements + 7, format);
+      const TensorShape shape = ShapeOf(12 * ShapeOf(1, format).gradient().chunk_elements + 7, format);
       const codec::ChunkGeometry geometry = shape.gradient();
       Pipeline pipeline(shape, SettingsFor(format, LossPolicy::kResidual));
       Random random(30);

@@ -678,6 +678,36 @@ TEST(WorkerSessionTest, AShorterWireTypeIsWhatTravels) {
   EXPECT_EQ(h.Window(0).options.high_count + h.Window(0).options.low_count, 2u);
 }
 
+// The share that is declared, not the job's; and a server that takes one where nothing is remembered is
+// wrong.
+TEST(WorkerSessionTest, AShareOfTheElementsIsDeclaredAndTravels) {
+  for (const LossPolicy policy : {LossPolicy::kResidual, LossPolicy::kZero}) {
+    SessionHarness h;
+    h.JoinAndStart(policy);
+    const uint64_t count = 1000 * kChunkElements;
+    Outcome declared;
+    h.session.Declare(
+        {.name = "w", .wire_dtype = DType::kInt2, .topk_share = 1.0 / 64, .count = count, .initial = {}},
+        declared.DeclareCallback());
+    h.FinishEvent();
+    EXPECT_EQ(h.connection.sent.back().declare().topk_share(), 1.0 / 64);
+    h.SendDeclared(h.connection.sent.back().declare().request(), 0);
+    if (policy == LossPolicy::kZero) {
+      EXPECT_EQ(declared.status.code(), StatusCode::kInvalidArgument) << declared.status.ToString();
+      continue;
+    }
+    ASSERT_TRUE(declared.status.ok()) << declared.status.ToString();
+    const std::vector<float> gradient(count, 1.0f);
+    Outcome pushed;
+    h.session.Push(declared.handle, gradient, pushed.Callback());
+    h.FinishEvent();
+    const codec::ChunkGeometry geometry =
+        codec::GradientGeometry({count, kChunkElements}, {DType::kInt2, DType::kFloat32, 1.0 / 64});
+    EXPECT_GT(geometry.chunk_elements, 50 * kChunkElements);
+    EXPECT_EQ(h.Metadata(h.Window(0)).chunk_elements, geometry.chunk_elements);
+  }
+}
+
 TEST(WorkerSessionTest, AResultTypeIsDeclaredAndAnImpossibleOneRefusedInWords) {
   std::deque<Outcome> outcomes;
   SessionHarness h;
@@ -693,6 +723,7 @@ TEST(WorkerSessionTest, AResultTypeIsDeclaredAndAnImpossibleOneRefusedInWords) {
   const Status refused = declare(DType::kInt8);
   EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(refused.message().find("not as int8"), std::string::npos) << refused.message();
+  EXPECT_NE(declare(DType::kInt4).message().find("not as int4"), std::string::npos);
   EXPECT_EQ(h.connection.sent.size(), said);
   EXPECT_TRUE(declare(DType::kFloat16).ok()) << "it waits for its answer";
   EXPECT_EQ(h.connection.sent.back().declare().result_dtype(), static_cast<uint32_t>(DType::kFloat16));

@@ -105,12 +105,13 @@ Result<TensorOptions> ParseTensor(std::span<const char* const> settings) {
   std::string wire_dtype = "float32", result_dtype = "float32";
   std::vector<std::string> high;
   app.add_option("--wire-dtype", wire_dtype)
-      ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8"}));
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8", "int4", "int2"}));
   app.add_option("--result-dtype", result_dtype)->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
   app.add_option("--priority", options.priority);
   app.add_option("--optimizer", options.optimizer);
   app.add_option("--high-share", options.high_share)->check(CLI::Range(0.0, 1.0));
   app.add_option("--high-energy", options.high_energy)->check(CLI::Range(0.0, 1.0));
+  app.add_option("--topk-share", options.topk_share)->check(CLI::Range(0.0, 1.0));
   app.add_option("--staleness", options.staleness);
   app.add_option("--quorum", options.quorum);
   app.add_option("--high", high)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "codec/chunk/chunk.h"
+#include "codec/policy/loss_policy.h"
 #include "codec/policy/priority.h"
 #include "proto/utf8.h"
 
@@ -29,10 +30,12 @@ Status CheckDeclaration(const Declaration& d) {
     return invalid(": element type " + std::string(DTypeName(d.dtype)) +
                    " is not supported yet, use float32");
   }
-  if (DTypeSize(d.wire_dtype) == 0) return invalid(": unknown wire type");
-  if (DTypeSize(d.result_dtype) == 0) return invalid(": unknown type of results");
-  if (d.result_dtype == DType::kInt8)
-    return invalid(": results travel as float32, bfloat16 or float16, not as int8");
+  if (DTypeBits(d.wire_dtype) == 0) return invalid(": unknown wire type");
+  if (DTypeBits(d.result_dtype) == 0) return invalid(": unknown type of results");
+  if (DTypeBits(d.result_dtype) < 16) {
+    return invalid(": results travel as float32, bfloat16 or float16, not as " +
+                   std::string(DTypeName(d.result_dtype)));
+  }
   for (const TensorOptions::Range& range : d.high_ranges) {
     if (range.first > d.count || range.count > d.count - range.first) {
       return invalid(": a high range of " + std::to_string(range.count) + " elements from " +
@@ -42,6 +45,10 @@ Status CheckDeclaration(const Declaration& d) {
   for (const std::optional<double>& share : {d.high_share, d.high_energy}) {
     if (!share || (*share >= 0 && *share <= 1)) continue;
     return invalid(": the high share " + std::to_string(*share) + " is not in 0..1");
+  }
+  if (d.topk_share && !(*d.topk_share > 0 && *d.topk_share <= 1)) {
+    return invalid(": the share " + std::to_string(*d.topk_share) +
+                   " of elements that travel is not above 0 and at most 1");
   }
   if (d.staleness && (*d.staleness < -1 || *d.staleness > 1000)) {
     return invalid(": the staleness " + std::to_string(*d.staleness) + " is not in -1..1000");
@@ -58,14 +65,16 @@ Status CheckDeclaration(const Declaration& d) {
 std::string Describe(const Declaration& d) {
   return std::to_string(d.count) + " elements, optimizer \"" + d.optimizer + "\", " +
          std::string(DTypeName(d.wire_dtype)) + " up and " + std::string(DTypeName(d.result_dtype)) +
-         " down" + (d.staleness ? ", staleness " + std::to_string(*d.staleness) : "") +
+         " down" + (d.topk_share ? ", the largest " + std::to_string(*d.topk_share) : "") +
+         (d.staleness ? ", staleness " + std::to_string(*d.staleness) : "") +
          (d.quorum ? ", quorum " + std::to_string(*d.quorum) : "");
 }
 
 Status CheckAgrees(const Declaration& earlier, const Declaration& now) {
   if (earlier.count == now.count && earlier.optimizer == now.optimizer &&
       earlier.wire_dtype == now.wire_dtype && earlier.result_dtype == now.result_dtype &&
-      earlier.staleness == now.staleness && earlier.quorum == now.quorum) {
+      earlier.topk_share == now.topk_share && earlier.staleness == now.staleness &&
+      earlier.quorum == now.quorum) {
     return Status::Ok();
   }
   return {StatusCode::kSettingsMismatch,
@@ -163,6 +172,7 @@ void Declarations::Send(TensorHandle handle) {
   declare.set_wire_dtype(static_cast<uint32_t>(d.wire_dtype));
   declare.set_result_dtype(static_cast<uint32_t>(d.result_dtype));
   declare.set_priority(d.priority);
+  if (d.topk_share) declare.set_topk_share(*d.topk_share);
   if (d.staleness) declare.set_staleness(*d.staleness);
   if (d.quorum) declare.set_quorum(*d.quorum);
   link_.Send(message);
@@ -193,6 +203,13 @@ std::optional<Declarations::Answer> Declarations::OnDeclared(const control::Decl
   if (!FitsWindow(tensor.shape.geometry)) {
     const Status refusal(StatusCode::kInvalidArgument,
                          "tensor " + tensor.name() + " is too large for one window: split it");
+    return Finish(handle, refusal), std::nullopt;
+  }
+  if (tensor.declaration.topk_share &&
+      !codec::Remembers(link_.settings.policy)) {  // a server refuses it, too
+    const Status refusal(StatusCode::kInvalidArgument, "tensor " + tensor.name() +
+                                                           ": a share of the elements needs a policy that "
+                                                           "remembers the others, residual or shift");
     return Finish(handle, refusal), std::nullopt;
   }
   if (!handle_by_key_.emplace(declared.key(), handle).second) {
@@ -235,7 +252,9 @@ void Declarations::MakePipeline(TensorState& tensor) {
   pipeline.window_priority = codec::SendOrder(d.priority, tensor.shape.key);
   tensor.shape.format.gradient = d.wire_dtype;
   tensor.shape.format.result = d.result_dtype;
-  if (pipeline.priority == Priority::kTopK) tensor.shape.format.topk_share = link_.settings.topk_share;
+  if (d.topk_share) pipeline.priority = Priority::kTopK;
+  if (pipeline.priority == Priority::kTopK)
+    tensor.shape.format.topk_share = d.topk_share.value_or(link_.settings.topk_share);
   tensor.asynchronous = d.staleness.value_or(link_.settings.staleness) != 0;
   tensor.pipeline.emplace(tensor.shape, pipeline);
   if (link_.settings.downlink == Downlink::kLossy) {

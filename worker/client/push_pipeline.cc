@@ -277,10 +277,10 @@ void PushPipeline::EncodeGradientChunk(uint32_t c) {
                       selected);
     values = selected;
   }
-  const codec::Rounding rounding = codec::Rounding::Stochastic(codec::ChunkRoundingSeed(rounding_seed_, c));
-  // Twice: a chunk that becomes sparse is both for a moment, and a block that moved would leave those before
-  // it dangling.
-  std::vector<uint8_t>* bodies = bodies_.Room(2 * codec::DenseChunkBytes(count, dtype));
+  const codec::Rounding rounding = codec::RoundingOf(dtype, codec::Remembers(settings_.policy),
+                                                     codec::ChunkRoundingSeed(rounding_seed_, c));
+  // A block that moved would leave the bodies before this one dangling.
+  std::vector<uint8_t>* bodies = bodies_.Room(codec::DenseChunkBytes(count, dtype));
   const size_t first = bodies->size();
   chunk.header = codec::EncodeChunk(c, values, {dtype, rounding, log_energy_[c]}, bodies);
   chunk.body = ByteSpan(*bodies).subspan(first);

@@ -16,7 +16,7 @@ struct TensorShape {
   codec::ChunkGeometry geometry;
   codec::WireFormat format = {};  // of what travels; initial values are float32 in base chunks
 
-  ByteCount bytes() const { return ByteCount(static_cast<int64_t>(geometry.count * DTypeSize(dtype))); }
+  ByteCount bytes() const { return ByteCount(static_cast<int64_t>(geometry.count * DTypeBits(dtype) / 8)); }
   codec::ChunkGeometry gradient() const { return codec::GradientGeometry(geometry, format); }
   codec::ChunkGeometry result() const { return codec::ResultGeometry(geometry, format); }
 };

@@ -30,6 +30,7 @@ struct Declaration {
   std::vector<TensorOptions::Range> high_ranges = {};
   std::optional<double> high_share = std::nullopt;  // none: the job's
   std::optional<double> high_energy = std::nullopt;
+  std::optional<double> topk_share = std::nullopt;  // none: the job's
   std::optional<int32_t> staleness = std::nullopt;  // none: the job's
   std::optional<uint32_t> quorum = std::nullopt;
   uint64_t count = 0;

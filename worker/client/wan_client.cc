@@ -394,6 +394,7 @@ Operation WanClient::BeginDeclare(const std::string& name, const TensorOptions& 
                                   .high_ranges = options.high_ranges,
                                   .high_share = options.high_share,
                                   .high_energy = options.high_energy,
+                                  .topk_share = options.topk_share,
                                   .staleness = options.staleness,
                                   .quorum = options.quorum,
                                   .count = options.count,

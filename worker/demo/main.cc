@@ -372,9 +372,9 @@ void AddOptions(CLI::App& app, Flags& flags) {
       ->type_name("TEXT")
       ->capture_default_str();
   app.add_option("--wire-dtype", flags.wire_dtype,
-                 "Element type of gradients on the wire: float32 | bfloat16 | float16 | int8")
+                 "Element type of gradients on the wire: float32 | bfloat16 | float16 | int8 | int4 | int2")
       ->capture_default_str()
-      ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8"}));
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8", "int4", "int2"}));
   app.add_option("--result-dtype", flags.result_dtype,
                  "Element type of the parameters on their way back: float32 | bfloat16 | float16")
       ->capture_default_str()

@@ -118,17 +118,18 @@ bool MaySay(Place sender, const SiteShape& shape, const SiteMessage& m) {
 }
 
 std::vector<uint8_t> EncodeOptions(const TensorOptions& o) {
-  Builder out(64 + o.optimizer.size() + 16 * o.high_ranges.size());
+  Builder out(72 + o.optimizer.size() + 16 * o.high_ranges.size());
   out->U8(static_cast<uint8_t>(o.dtype));
   out->U8(static_cast<uint8_t>(o.wire_dtype));
   out->U8(static_cast<uint8_t>(o.result_dtype));
   out->U8(static_cast<uint8_t>((o.high_share ? 1 : 0) | (o.high_energy ? 2 : 0) | (o.staleness ? 4 : 0) |
-                               (o.quorum ? 8 : 0)));
+                               (o.quorum ? 8 : 0) | (o.topk_share ? 16 : 0)));
   out->U32(static_cast<uint32_t>(o.priority));
   out.F64(o.high_share.value_or(0));
   out.F64(o.high_energy.value_or(0));
   out->U32(static_cast<uint32_t>(o.staleness.value_or(0)));
   out->U32(o.quorum.value_or(0));
+  out.F64(o.topk_share.value_or(0));
   out->U64(o.count);
   out.Text(o.optimizer);
   for (const TensorOptions::Range& range : o.high_ranges) {
@@ -151,17 +152,20 @@ std::optional<TensorOptions> DecodeOptions(ByteSpan bytes) {
   if ((given & 2) != 0) o.high_energy = energy;
   const auto staleness = static_cast<int32_t>(in.U32());
   const uint32_t quorum = in.U32();
+  const double topk_share = F64(in);
   if ((given & 4) != 0) o.staleness = staleness;
   if ((given & 8) != 0) o.quorum = quorum;
+  if ((given & 16) != 0) o.topk_share = topk_share;
   o.count = in.U64();
   o.optimizer = Text(in, kMaxBodyBytes);
   while (in.ok() && in.remaining() > 0) {
     const uint64_t first = in.U64();
     o.high_ranges.push_back({first, in.U64()});
   }
-  const bool types = DTypeSize(o.dtype) > 0 && DTypeSize(o.wire_dtype) > 0 && DTypeSize(o.result_dtype) > 0;
+  const bool types = DTypeBits(o.dtype) > 0 && DTypeBits(o.wire_dtype) > 0 && DTypeBits(o.result_dtype) > 0;
   const bool counts = o.count > 0 && o.count <= wire::kMaxElements;
-  if (!in.ok() || given > 15 || !types || !counts || std::isnan(share) || std::isnan(energy))
+  if (!in.ok() || given > 31 || !types || !counts || std::isnan(share) || std::isnan(energy) ||
+      std::isnan(topk_share))
     return std::nullopt;
   return o;
 }

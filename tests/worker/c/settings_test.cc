@@ -131,12 +131,14 @@ TEST_F(ConnectSettings, ThatAreWrongAreNamed) {
 }
 
 TEST(TensorSettings, AreThoseOfTensorOptions) {
-  const std::vector<const char*> given = {
-      "wire-dtype=int8", "priority=-3", "optimizer=sgd:lr=1", "high-share=0.25", "staleness=-1",
-      "quorum=2",        "high=0:16",   "high=4096:4096",     "high-energy=0.5", "result-dtype=float16"};
+  const std::vector<const char*> given = {"wire-dtype=int2",    "topk-share=0.015625", "priority=-3",
+                                          "optimizer=sgd:lr=1", "high-share=0.25",     "staleness=-1",
+                                          "quorum=2",           "high=0:16",           "high=4096:4096",
+                                          "high-energy=0.5",    "result-dtype=float16"};
   const auto options = ParseTensor(given);
   ASSERT_TRUE(options.ok()) << options.status().ToString();
-  EXPECT_EQ(options->wire_dtype, DType::kInt8);
+  EXPECT_EQ(options->wire_dtype, DType::kInt2);
+  EXPECT_EQ(options->topk_share, 1.0 / 64);
   EXPECT_EQ(options->result_dtype, DType::kFloat16);
   EXPECT_EQ(options->priority, -3);
   EXPECT_EQ(options->optimizer, "sgd:lr=1");
@@ -146,8 +148,8 @@ TEST(TensorSettings, AreThoseOfTensorOptions) {
   EXPECT_EQ(options->quorum, 2u);
   EXPECT_THAT(options->high_ranges,
               ElementsAre(TensorOptions::Range{0, 16}, TensorOptions::Range{4096, 4096}));
-  for (const char* wrong : {"wire-dtype=int4", "result-dtype=int8", "high=5", "high=5:", "high=:5",
-                            "high=1:2:3", "high-share=2", "quorum=-1", "staleness=x", "rank=1"}) {
+  for (const char* wrong : {"wire-dtype=int3", "topk-share=2", "result-dtype=int8", "high=5", "high=5:",
+                            "high=:5", "high=1:2:3", "high-share=2", "quorum=-1", "staleness=x", "rank=1"}) {
     const std::vector<const char*> one = {wrong};
     EXPECT_EQ(ParseTensor(one).status().code(), StatusCode::kInvalidArgument) << wrong;
   }

@@ -153,6 +153,7 @@ TEST(SiteMessages, OptionsOfATensorComeBack) {
   o.priority = -5;
   o.high_ranges = {{1, 2}, {1000, 20}};
   o.high_energy = 0.25;
+  o.topk_share = 0.015625;
   o.count = 12345;
   o.optimizer = "sgd:lr=0.1";
   const auto back = DecodeOptions(EncodeOptions(o));
@@ -163,6 +164,7 @@ TEST(SiteMessages, OptionsOfATensorComeBack) {
   EXPECT_EQ(back->high_ranges, o.high_ranges);
   EXPECT_FALSE(back->high_share.has_value());
   EXPECT_EQ(back->high_energy, o.high_energy);
+  EXPECT_EQ(back->topk_share, o.topk_share);
   EXPECT_EQ(back->count, o.count);
   EXPECT_EQ(back->optimizer, o.optimizer);
   std::vector<uint8_t> bytes = EncodeOptions(o);
