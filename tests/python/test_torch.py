@@ -441,7 +441,7 @@ def test_diloco_sends_a_share_of_2_bits_and_repays_the_rest(ranks):
                 optimizer.zero_grad()
                 loss(own).backward()
                 optimizer.step()
-        say(first=first, last=float(loss(slice(512))), model=flat(model).tolist())
+        say(rank=of.rank, first=first, last=float(loss(slice(512))), model=flat(model).tolist())
     """
     said = ranks(script, 2)
     assert said[0]["model"] == said[1]["model"]
