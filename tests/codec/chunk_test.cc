@@ -234,7 +234,14 @@ TEST(Chunk, EveryTypeTravelsDenseAndSparseAndArrivesAsRounded) {
   }
 }
 
-// What a code loses of a chunk is the same whatever the encoding; so is what the memory gets back.
+// A dense chunk has no way to leave an element out.
+TEST(Chunk, ZerosAmongInt2ArriveAsZerosWhereTheyAreMany) {
+  const std::vector<float> values = {1, 1, 0, -1, 0, 1, 1, 0, -1, 1};
+  const Bytes bytes = Short(DType::kInt2, 0, values);
+  EXPECT_EQ(ParseChunk(bytes)->encoding, ChunkEncoding::kDense);
+  EXPECT_EQ(Decoded(bytes), Bits(values));
+}
+
 TEST(Chunk, ASixtyFourthOfInt2IsAHundredTimesShorterThanFloat32) {
   Random random(3);
   const uint32_t count =
