@@ -73,8 +73,7 @@ int Fail(const std::string& why) {
 Result<json> Run(const OffloadBench& bench, const BenchOffloadOptions& options) {
   const std::string program = process::Beside(bench.program);
   if (::access(program.c_str(), X_OK) != 0) {
-    return Status(StatusCode::kUnavailable,
-                  program + " is not there: benches are built by tools/dev build");
+    return Status(StatusCode::kUnavailable, program + " is not there: benches are built by tools/dev build");
   }
   char file[] = "/tmp/longhaul-bench-XXXXXX";
   const FileDescriptor made(::mkstemp(file));
