@@ -106,8 +106,8 @@ TEST_P(Version, ExitsWithZeroAndNamesTheProgram) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Programs, Version,
-                         ::testing::Values("longhaul-server", "longhaul-worker", "longhaul-trainer", "longhaul", "longhaul-wan",
-                                           "longhaul-offload"),
+                         ::testing::Values("longhaul-server", "longhaul-worker", "longhaul-trainer",
+                                           "longhaul", "longhaul-wan", "longhaul-offload"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::replace(name.begin(), name.end(), '-', '_');
