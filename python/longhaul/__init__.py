@@ -67,7 +67,10 @@ class _Call:
         else:
             thread = threading.Thread(target=self._run, daemon=True)
             try:
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError:  # the interpreter is ending, and begins no thread
+                    self._run()
                 while thread.is_alive():
                     thread.join(_SLICE)
             except BaseException:
@@ -105,13 +108,14 @@ def _log_callback(log):
         raise TypeError("log is %s; wanted is a function of a level and a text" % type(log).__name__)
 
     def line(_, level, words):
+        before = getattr(_here, "in_callback", False)
         _here.in_callback = True
         try:
             log(level, words.decode(errors="replace"))
         except Exception:  # has no caller here; the library goes on
             pass
         finally:
-            _here.in_callback = False
+            _here.in_callback = before
 
     return LOG(line)
 
@@ -156,8 +160,10 @@ def _on_end(key, code):
     if operation is not None:
         before = getattr(_here, "in_callback", False)
         _here.in_callback = True
-        operation._end(error)
-        _here.in_callback = before
+        try:
+            operation._end(error)
+        finally:
+            _here.in_callback = before
 
 
 _ON_END = CALLBACK(_on_end)

@@ -26,11 +26,15 @@ class Memory:
             raise ValueError("the tensor is on %s: give one on the CPU" % tensor.device)
         if not tensor.is_contiguous():
             raise ValueError("the tensor is not contiguous: give tensor.contiguous()")
+        if getattr(tensor, "is_neg", bool)():
+            raise ValueError("the tensor is a negated view: give tensor.resolve_neg()")
         if str(tensor.dtype) not in _TORCH:
             raise TypeError("elements are %s; wanted are %s" % (tensor.dtype, _WANTED))
         self.address, self.count, self.dtype = tensor.data_ptr(), tensor.numel(), _TORCH[str(tensor.dtype)]
 
     def _of_interface(self, interface, written):
+        if not hasattr(self.array, "__setitem__"):  # its memory is gone when this returns
+            raise TypeError("%s is a single value: give an array of one element" % type(self.array).__name__)
         if interface["typestr"] not in _TYPES:
             raise TypeError("elements are %s; wanted are %s" % (interface["typestr"], _WANTED))
         if interface.get("strides") is not None:

@@ -12,6 +12,7 @@ import atexit
 import concurrent.futures
 import contextlib
 import itertools
+import os
 import sys
 import threading
 import types
@@ -29,18 +30,21 @@ __all__ = ["client", "ddp_hook", "Gradients", "ProcessGroup", "PerParameter", "b
 
 _HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _WORD = 1 << 16
+_PIECE = 1 << 24  # the most elements of a collective's round: a quarter of a gigabyte at the server with sums and results
+_FEW = 4096  # numbers of all ranks that a sum gathers bit for bit: control sends so many, and a gather's bytes grow with the ranks
 
 _lock = threading.Lock()
 _client = None
+_process = None  # whose client it is
 
 
 def client(**settings):
     """The process' client, which the process group "longhaul" uses too: longhaul.connect(**settings) the first time. It leaves
     the job when the program ends."""
-    global _client
+    global _client, _process
     with _lock:
-        if _client is None:
-            _client = longhaul.connect(**settings)
+        if _client is None or _process != os.getpid():  # a child of fork has no part in its parent's
+            _client, _process = longhaul.connect(**settings), os.getpid()
             atexit.register(_leave)
         elif settings:
             raise ValueError("this process has connected already: the settings come too late")
@@ -70,6 +74,34 @@ def _on_host(like):
     return torch.empty(like.numel(), dtype=like.dtype, pin_memory=like.is_cuda)
 
 
+_numbers = weakref.WeakKeyDictionary()
+
+
+def _numbered(of, name):
+    """`name` for the first user in this process, name2, name3, ... for the next: on all ranks the same one, in the order in which
+    they come. Two models have tensors of their own, whatever their parameters are called."""
+    number = next(_numbers.setdefault(of, {}).setdefault(name, itertools.count(1)))
+    return name if number == 1 else "%s%d" % (name, number)
+
+
+_failures = weakref.WeakKeyDictionary()  # of a client: how its first round of this module failed
+
+
+def _push_pull(of, tensor, value, out, weight):
+    """Client.push_pull, unless an earlier one has failed: the other ranks are a round further or less far then, and each later
+    mean would be of different steps."""
+    if of in _failures:
+        raise longhaul.FailedPrecondition(
+            4, "an earlier round of this process failed, and the other ranks' next ones would be averaged with it: %s" % _failures[of])
+    try:
+        operation = of.push_pull(tensor, value, out, weight)
+    except Exception as error:
+        _failures[of] = error
+        raise
+    operation.add_done_callback(lambda done: done.exception() and _failures.setdefault(of, done.exception()))
+    return operation
+
+
 # --- Sums of everything, exactly: what control and initial parameters need ---
 
 
@@ -88,12 +120,12 @@ class _Exchange:
     def _start(self):
         """Two rounds in which nothing is said. They show a process that begins when the others have begun before: they are past
         what it would wait for, and it past what they wait for."""
-        begun = self._client.declare("torch/%s/0" % self._name, self.size, high_share=1, staleness=0, quorum=0)
+        begun = self._client.declare("torch/%s/0" % self._name, self.size, high_share=1, staleness=0, quorum=0)  # as _sum does
         if self._client.clock(begun)["fastest"] > 1:
             raise longhaul.FailedPrecondition(
                 4, "rank %d was started again in a job whose other ranks go on: what they broadcast and average at the start is "
                 "over. End the job, and start all of its ranks again" % self.rank)
-        self._tensors[0] = begun
+        self._tensors[self._name, 0] = begun
         self._round(0, lambda words: None)
         self._round(0, lambda words: None)
 
@@ -105,23 +137,38 @@ class _Exchange:
             exchanges[name] = cls(of, name)
         return exchanges[name]
 
+    def sums(self, name, values):
+        """The sum over all workers of their `values`, float32 on the host; None where one of them cannot travel at any worker.
+        Each round has a mark of every rank, which says that its part is in the sum."""
+        parts = [self._sum(name, part) for part in values.split(_PIECE)]
+        return None if any(part is None for part in parts) else torch.cat(parts)
+
+    def _sum(self, name, part):
+        # Of the next power of two: else every length would be a tensor that the server keeps.
+        count, held = part.numel(), 1 << (part.numel() - 1).bit_length() if part.numel() else 0
+        key = name, held
+        if key not in self._tensors:
+            self._tensors[key] = self._client.declare("torch/%s/%d" % key, held + self.size, high_share=1, staleness=0, quorum=0)
+        value, out = torch.zeros(held + self.size), torch.empty(held + self.size)
+        travels = bool((part.abs() < 1e36 / self.size).all())
+        value[held + self.rank] = self.rank + 1 if travels else -self.rank - 1
+        if travels:
+            value[:count] = part
+        _push_pull(self._client, self._tensors[key], value, out, 1).wait()
+        sums = out.mul_(self.size)
+        marks = sums[held:].round().to(torch.int64).tolist()
+        missing = [r for r in range(self.size) if marks[r] == 0]
+        if missing or any(abs(mark) != r + 1 for r, mark in enumerate(marks)):
+            raise longhaul.FailedPrecondition(
+                4, "a collective %s: the job leaves workers out, or weighs or aggregates them in a way that no sum is made of "
+                "(--aggregation, --weight)" % ("lacks the parts of ranks %s" % missing if missing else "is no sum of all ranks"))
+        return sums[:count] if min(marks) > 0 else None
+
     def _round(self, count, fill):
         """The sum over all workers of what each fills in: `count` words."""
-        if count not in self._tensors:
-            self._tensors[count] = self._client.declare("torch/%s/%d" % (self._name, count), count + self.size,
-                                                        high_share=1, staleness=0, quorum=0)
-        words = torch.zeros(count + self.size)
-        words[count + self.rank] = self.rank + 1
+        words = torch.zeros(count)
         fill(words)
-        sums = torch.empty_like(words)
-        self._client.push_pull(self._tensors[count], words, sums, weight=1).wait()
-        sums = sums.mul_(self.size).round_().to(torch.int64)
-        missing = [r for r in range(self.size) if sums[count + r] != r + 1]
-        if missing:
-            raise longhaul.FailedPrecondition(
-                4, "a collective lacks the parts of ranks %s: the job leaves workers out, or weighs or aggregates them in a "
-                "way that no sum is made of (--aggregation, --weight)" % missing)
-        return sums[:count]
+        return self.sums(self._name, words).round_().to(torch.int64)
 
     @staticmethod
     def _words(tensor):
@@ -175,12 +222,12 @@ _REDUCTIONS = {
 class ProcessGroup(dist.ProcessGroup):
     """torch.distributed's backend "longhaul": broadcast, all_reduce, all_gather and barrier through the server. What it lacks
     (send, recv, scatter, ...) raises. Each collective costs a round, which its call waits for, also with async_op: it is for
-    start-up and control; gradients take ddp_hook."""
+    start-up and control; gradients take ddp_hook. A sum of floats is exact to float32's rounding, and to the bit with at most
+    4096 numbers over all ranks."""
 
     def __init__(self, rank, size, of):
         super().__init__(rank, size)
         self._exchange, self._client = _Exchange.of_client(of, "group"), of
-        self._sums = {}
 
     def getBackendName(self):
         return "longhaul"
@@ -202,15 +249,13 @@ class ProcessGroup(dist.ProcessGroup):
     def _reduce(self, tensor, op):
         if op not in _REDUCTIONS:
             raise ValueError("this all_reduce is none of those that longhaul knows: sum, product, min and max")
-        if op == dist.ReduceOp.SUM and (tensor.dtype == torch.float32 or tensor.dtype in _HALVES):
-            count = tensor.numel()
-            if count not in self._sums:
-                self._sums[count] = self._client.declare("torch/sum/%d" % count, count, high_share=1, staleness=0, quorum=0)
-            value = tensor.detach().to("cpu", torch.float32).contiguous().reshape(-1)
-            sums = torch.empty_like(value)
-            self._client.push_pull(self._sums[count], value, sums, weight=1).wait()
-            result = sums.mul_(self._exchange.size)
-        else:
+        if tensor.numel() == 0:
+            return
+        result = None
+        if op == dist.ReduceOp.SUM and (tensor.dtype == torch.float32 or tensor.dtype in _HALVES) and \
+                tensor.numel() * self._exchange.size > _FEW:
+            result = self._exchange.sums("sum", tensor.detach().to("cpu", torch.float32).contiguous().reshape(-1))
+        if result is None:  # few, of another type or reduction, or with an infinity or NaN at some rank
             result = _REDUCTIONS[op](torch.stack(self._exchange.gather(tensor)))
         with torch.no_grad():
             tensor.copy_(result.view_as(tensor))
@@ -301,17 +346,24 @@ class _Slot:
             if error is not None:
                 then(error, None)
                 return
-            gradient.copy_(self.out)
-            then(None, gradient)
+            try:
+                gradient.copy_(self.out)
+            except BaseException as failure:
+                then(failure, None)
+            else:
+                then(None, gradient)
 
         def go():
-            copied.synchronize()
-            self._begin(of, self.staged, weight, upload)
+            try:
+                copied.synchronize()
+                self._begin(of, self.staged, weight, upload)
+            except BaseException as error:  # of a thread of its own: what waits is to hear of it
+                then(error, None)
 
         threading.Thread(target=go, daemon=True).start()
 
     def _begin(self, of, gradient, weight, then):
-        of.push_pull(self.tensor, gradient, self.out, weight).add_done_callback(lambda done: then(done.exception()))
+        _push_pull(of, self.tensor, gradient, self.out, weight).add_done_callback(lambda done: then(done.exception()))
 
 
 # Of the buckets of a client, in the order in which they come first: on all workers the same one.
@@ -330,14 +382,17 @@ class Gradients:
     def _slot(self, bucket):
         # DDP cuts other buckets after the first backward pass: what a bucket is, its parameters say.
         parameters = bucket.parameters()
-        uses = self._slots.setdefault(tuple(map(id, parameters)), [])
-        if len(uses) < 3:
+        key = tuple(map(id, parameters))
+        if key not in self._slots:
+            # An id is one's as long as it lives; a model that is gone takes its memory along.
+            self._slots[key] = [], [weakref.ref(p, lambda _, slots=self._slots: slots.pop(key, None)) for p in parameters]
+        uses = self._slots[key][0]
+        if len(uses) < 2:
             # Nothing is owed in a tensor that may never be used again: the first time all of it travels reliably. The front
             # layers, in the last buckets, are what the next forward pass needs first.
             settings = {"priority": -bucket.index(), **self._settings, **({} if uses else {"high_share": 1})}
             number = next(_bucket_numbers.setdefault(self._client, itertools.count()))
-            slot = _Slot(self._client, "torch/ddp/%d" % number, bucket.buffer(), settings)
-            uses += [slot] if uses else [parameters, slot]  # whose ids stay theirs
+            uses.append(_Slot(self._client, "torch/ddp/%d" % number, bucket.buffer(), settings))
         return uses[-1]
 
     def average(self, bucket):
@@ -380,7 +435,10 @@ def _state_of(state):
 
 def broadcast_parameters(module, source=0, of=None):
     """Gives all workers rank `source`'s parameters and buffers, bit for bit."""
-    exchange = _Exchange.of_client(of or client(), "parameters")
+    of = of or client()
+    if not isinstance(source, int) or not 0 <= source < of.world_size:
+        raise ValueError("source is %r; wanted is a rank, 0 to %d" % (source, of.world_size - 1))
+    exchange = _Exchange.of_client(of, "parameters")
     for value in module.state_dict().values():
         exchange.broadcast(value, source)
 
@@ -393,17 +451,20 @@ class PerParameter:
         longhaul.torch.PerParameter(optimizer, model)
 
     module: each of its parameters is a tensor of the job, under its name; all start as rank 0's. optimizer.step() waits for the
-    means, which are in the place of the gradients then. weight and settings as of Gradients."""
+    means, which are in the place of the gradients then; zeros where a parameter had no part in the loss of any rank. What changes
+    gradients (clipping, unscaling) does so after wrapper.synchronize(), which waits as well. weight and settings as of
+    Gradients."""
 
     def __init__(self, optimizer, module, of=None, weight=None, **settings):
         self._client, self._weight, self._synchronizes = of or client(), weight, True
-        self._slots, self._pending, self._nodes = {}, {}, []
+        self._slots, self._pending, self._nodes, self._averaged = {}, {}, [], False
+        prefix = _numbered(self._client, "torch/parameter")
         broadcast_parameters(module, of=self._client)
         stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for index, (name, parameter) in enumerate(module.named_parameters()):
-            if not parameter.requires_grad or id(parameter) not in stepped:
+            if not parameter.requires_grad or id(parameter) not in stepped or parameter.numel() == 0:
                 continue
-            self._slots[parameter] = _Slot(self._client, "torch/parameter/" + name, parameter, {"priority": index, **settings})
+            self._slots[parameter] = _Slot(self._client, prefix + "/" + name, parameter, {"priority": index, **settings})
             # The node that adds up a parameter's gradient: its hook runs once .grad has it.
             node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
             node.register_hook(lambda *_, p=parameter: self._on_gradient(p))
@@ -411,7 +472,11 @@ class PerParameter:
         step = optimizer.step
 
         def averaged(_, closure=None):
-            self._average(closure)
+            if closure is not None:
+                raise ValueError("a closure calls backward() again: longhaul averages once a step")
+            if not self._averaged:
+                self.synchronize()
+            self._averaged = False
             return step()
 
         optimizer.step = types.MethodType(averaged, optimizer)  # schedulers count the calls of a method
@@ -421,11 +486,12 @@ class PerParameter:
             self._begin(parameter)
 
     def _begin(self, parameter):
-        if parameter in self._pending:
+        if parameter in self._pending or self._averaged:
             raise RuntimeError("a second backward() before step(): accumulate in `with wrapper.no_sync():`")
         # A parameter that had no part in the loss contributes nothing to those of the others.
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        ended = self._pending[parameter] = concurrent.futures.Future()
+        ended = concurrent.futures.Future()
+        self._pending[parameter] = ended, parameter.grad, gradient._version
 
         def end(error, average):
             if error is None:
@@ -433,7 +499,8 @@ class PerParameter:
             else:
                 ended.set_exception(error)
 
-        self._slots[parameter].average(self._client, gradient.detach().reshape(-1).contiguous(), self._weight, end)
+        # A copy: the gradient's own memory is the program's, which may write to it while it is on its way.
+        self._slots[parameter].average(self._client, gradient.detach().reshape(-1).clone(), self._weight, end)
 
     @contextlib.contextmanager
     def no_sync(self):
@@ -444,18 +511,24 @@ class PerParameter:
         finally:
             self._synchronizes = before
 
-    def _average(self, closure):
-        if closure is not None:
-            raise ValueError("a closure calls backward() again: longhaul averages once a step")
+    def synchronize(self):
+        """Waits for the means, which are in the place of the gradients then: for what looks at them or changes them before
+        optimizer.step()."""
         for parameter in self._slots.keys() - self._pending.keys():
-            self._begin(parameter)
+            if parameter.requires_grad:
+                self._begin(parameter)
         pending, self._pending = self._pending, {}
-        for parameter, ended in pending.items():
+        for parameter, (_, gradient, version) in pending.items():
+            if parameter.grad is not gradient or (gradient is not None and gradient._version != version):
+                raise RuntimeError("gradients have changed since backward(), and what was sent has not: call "
+                                   "wrapper.synchronize() first, then change them, then step()")
+        for parameter, (ended, _, _) in pending.items():
             average = ended.result().view_as(parameter)
             with torch.no_grad():
                 if parameter.grad is None:
                     parameter.grad = torch.empty_like(parameter)
                 parameter.grad.copy_(average)
+        self._averaged = True
 
 
 # --- Local steps ---
@@ -471,11 +544,13 @@ class _Fragment:
         self._delta, self._out = torch.empty_like(self.base), torch.empty_like(self.base)
         self._sent = torch.empty_like(self.base)
         self._running = None
+        self.steps = 0  # local ones since the last outer one began
 
     def begin(self):
+        self.steps = 0
         self._sent.copy_(_flat(self._parameters))
         torch.sub(self.base, self._sent, out=self._delta)
-        self._running = self._client.push_pull(self._tensor, self._delta, self._out, self._weight)
+        self._running = _push_pull(self._client, self._tensor, self._delta, self._out, self._weight)
 
     def end(self):
         """Takes the outer result; what was learned since it began stays on top of it."""
@@ -501,11 +576,16 @@ class DiLoCo:
     parameters and about equally long, that take their outer step in turn. overlap: local steps from an outer step's begin to
     when its result is taken, in which nothing waits for it; below every. weight: of this worker's contributions. settings: of
     Client.declare, such as wire_dtype and result_dtype. At the end, without an exception, all workers take a last outer step of
-    all fragments that stepped since theirs, and have the same parameters."""
+    all fragments that stepped since theirs, and have the same parameters. Frozen parameters and buffers start as rank 0's; buffers
+    are each worker's own from then on."""
 
     def __init__(self, module, optimizer, every, outer="sgd:lr=0.7,momentum=0.9,nesterov", fragments=1, overlap=0, of=None,
                  weight=None, **settings):
         parameters = [p for p in module.parameters() if p.requires_grad]
+        if not parameters:
+            raise ValueError("the module has no parameter that is trained")
+        if any(p.is_complex() for p in parameters):
+            raise TypeError("complex parameters do not travel")
         if every < 1 or not 0 <= overlap < every or not 1 <= fragments <= min(every, len(parameters)):
             raise ValueError("wanted are every >= 1, 0 <= overlap < every and 1 <= fragments <= every and the parameters' "
                              "number; given are %d, %d and %d" % (every, overlap, fragments))
@@ -520,11 +600,12 @@ class DiLoCo:
                 place = fullest
             parts[place].append(parameter)
             seen += parameter.numel()
-        self._fragments = [_Fragment(of, "torch/diloco/%d" % i, part, weight, {"optimizer": outer, **settings})
+        prefix = _numbered(of, "torch/diloco")
+        self._fragments = [_Fragment(of, "%s/%d" % (prefix, i), part, weight, {"optimizer": outer, **settings})
                            for i, part in enumerate(parts)]
         exchange = _Exchange.of_client(of, "parameters")
-        for buffer in module.buffers():
-            exchange.broadcast(buffer, 0)
+        for value in itertools.chain((p for p in module.parameters() if not p.requires_grad), module.buffers()):
+            exchange.broadcast(value, 0)
 
     def __enter__(self):
         self._step = self._optimizer.step
@@ -548,15 +629,17 @@ class DiLoCo:
     def _after_step(self):
         self._steps += 1
         for i, fragment in enumerate(self._fragments):
+            fragment.steps += 1
             if self._due(i, self._steps):
                 fragment.begin()
             if self._due(i, self._steps - self._overlap):
                 fragment.end()
 
     def synchronize(self):
-        """An outer step of everything, now: all workers call it at the same step."""
+        """An outer step, now, of all fragments that stepped since theirs: all workers call it at the same step."""
         for fragment in self._fragments:
             fragment.end()
-            fragment.begin()
+            if fragment.steps:
+                fragment.begin()
         for fragment in self._fragments:
             fragment.end()

@@ -180,6 +180,7 @@ WRONG = {
     "round": (lambda c, t, a: c.pull(t, a, min_round=-1), longhaul.InvalidArgument, "min_round -1"),
     "weight too small": (lambda c, t, a: c.push(t, a, weight=1e-50).wait(), longhaul.InvalidArgument, "weight"),
     "time-out": (lambda c, t, a: c.push(t, a).wait(float("nan")), ValueError, "time-out"),
+    "a single value": (lambda c, t, a: c.push(t, np.float32(1)), TypeError, "array of one element"),
     "masked": (lambda c, t, a: c.push(t, np.ma.masked_array(a, a > 0)), TypeError, "masked"),
     "16 bits, length": (lambda c, t, a: c.push(t, a[:50].astype(np.float16)), longhaul.InvalidArgument, "50"),
     "log": (lambda c, t, a: longhaul.connect(log=5), TypeError, "log is int"),

@@ -122,6 +122,102 @@ def test_collectives(ranks):
             assert wanted in found
 
 
+def test_sums_are_exact_or_are_refused(ranks):
+    said = ranks("""
+        rank, size = group("longhaul")
+        exchange = longhaul.torch._Exchange.of_client(longhaul.torch.client(), "group")
+        few = torch.tensor([1789.0 - 3 * rank, float("inf") if rank == 1 else 1.0])
+        dist.all_reduce(few)
+        generator = torch.Generator().manual_seed(rank)
+        many = torch.randn(5000, generator=generator)
+        dist.all_reduce(many)
+        hole = torch.ones(5000)
+        hole[7] = float("nan") if rank == 2 else 1.0
+        dist.all_reduce(hole)  # the ranks take the same way, and the next one is again of all
+        after = torch.full((5000,), rank + 1.0)
+        dist.all_reduce(after)
+        dist.all_reduce(torch.empty(0))
+        before = len(exchange._tensors)
+        for length in range(300, 340):
+            dist.all_gather_object([None] * size, "x" * length)
+        wrong = []
+        for source in (3, -1, "0"):
+            try:
+                longhaul.torch.broadcast_parameters(nn.Linear(1, 1), source)
+            except ValueError as error:
+                wrong.append(str(error))
+        say(rank=rank, few=few.tolist(), many=many.tolist(), hole=hole.isnan().nonzero().flatten().tolist(), of_all=hole[8].item(),
+            after=after.unique().tolist(), more=len(exchange._tensors) - before, wrong=wrong)
+    """, 3)
+    wanted = sum(torch.randn(5000, generator=torch.Generator().manual_seed(rank)) for rank in range(3))
+    for each in said:
+        assert each["few"] == [3 * 1789.0 - 9, float("inf")] and each["many"] == pytest.approx(wanted.tolist(), abs=1e-5)
+        assert each["hole"] == [7] and each["of_all"] == 3 and each["after"] == [6.0]
+        assert each["more"] <= 4, "tensors are of powers of two"
+        assert len(each["wrong"]) == 3 and "wanted is a rank, 0 to 2" in each["wrong"][0]
+
+
+def test_a_sum_that_lacks_a_worker_is_refused(ranks):
+    said = ranks("""
+        rank, size = group("longhaul")
+        refused = []
+        if rank == 0:
+            longhaul.torch.client().leave()
+            longhaul.torch._leave = lambda: None
+        else:
+            import time
+            time.sleep(1)
+            for count in (1, 5000):
+                try:
+                    dist.all_reduce(torch.ones(count))
+                except longhaul.FailedPrecondition as error:
+                    refused.append(str(error))
+                longhaul.torch._failures.clear()
+        say(rank=rank, refused=refused)
+        sys.stdout.flush()
+        os._exit(0)
+    """, 2, server=("--min-workers", "1"))
+    assert len(said[1]["refused"]) == 2 and all("lacks the parts of ranks [0]" in text for text in said[1]["refused"])
+
+
+def test_after_a_gradient_that_cannot_travel_no_round_is_of_different_steps(ranks):
+    said = ranks("""
+        rank, size = group("longhaul")
+        model = nn.parallel.DistributedDataParallel(nn.Linear(4, 100))
+        model.register_comm_hook(None, longhaul.torch.ddp_hook)
+        for _ in range(3):  # DDP has cut its buckets for good
+            model(torch.ones(1, 4)).sum().backward()
+        refused = []
+        if rank == 1:
+            for _ in range(2):
+                try:
+                    (model(torch.ones(1, 4)).sum() * float("inf")).backward()
+                except (RuntimeError, longhaul.Error) as error:
+                    refused.append(str(error))
+        say(rank=rank, refused=refused)
+        os._exit(0)
+    """, 2)
+    assert "finite" in said[1]["refused"][0] and "an earlier round of this process failed" in said[1]["refused"][1]
+
+
+def test_a_model_that_is_gone_leaves_the_hook(ranks):
+    said = ranks("""
+        import gc, weakref
+        rank, size = group("longhaul")
+        model = nn.parallel.DistributedDataParallel(nn.Linear(4, 100))
+        model.register_comm_hook(None, longhaul.torch.ddp_hook)
+        for _ in range(4):
+            model(torch.ones(1, 4)).sum().backward()
+        kept = len(longhaul.torch._default._slots)
+        gone = weakref.ref(model.module.weight)
+        del model
+        gc.collect()
+        say(rank=rank, kept=kept, gone=gone() is None, left=len(longhaul.torch._default._slots))
+    """, 2)
+    for each in said:
+        assert each["kept"] >= 1 and each["gone"] and each["left"] == 0
+
+
 def test_a_job_that_makes_no_sums_says_so(ranks):
     err = ranks("group('longhaul'); dist.broadcast(torch.ones(3), 0); say(rank=0)", 4,
                    server=("--aggregation", "trimmed-mean", "--liar-share", "0.25", "--policy", "zero"), code=1)
@@ -335,6 +431,46 @@ def test_the_optimizer_per_parameter_steps_on_the_mean(ranks):
     assert "no_sync" in said[0]["refused"]
 
 
+def test_gradients_are_clipped_once_they_are_means(ranks):
+    said = ranks("""
+        import longhaul.torch
+        of = longhaul.torch.client()
+        def wrapped():
+            model = nn.Linear(500, 100, bias=False)
+            with torch.no_grad():
+                model.weight.zero_()
+            optimizer = torch.optim.SGD(model.parameters(), lr=1)
+            return model, optimizer, longhaul.torch.PerParameter(optimizer, model, high_share=1)
+        model, optimizer, wrapper = wrapped()
+        for _ in range(3):
+            optimizer.zero_grad()
+            (model(torch.full((1, 500), of.rank + 1.0))).sum().backward()
+            wrapper.synchronize()
+            mean = model.weight.grad.unique().tolist()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        moved = model.weight.norm().item()
+        refused = []
+        for change in (lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0), lambda: optimizer.zero_grad(), lambda: None):
+            optimizer.zero_grad()
+            (model(torch.ones(1, 500))).sum().backward()
+            change()
+            try:
+                optimizer.step()
+            except RuntimeError as error:
+                refused.append(str(error))
+        # Of the same names and shapes, and with nothing of the first one's.
+        second, its_optimizer, _ = wrapped()
+        (second(torch.zeros(1, 500))).sum().backward()
+        its_optimizer.step()
+        say(rank=of.rank, mean=mean, moved=moved, refused=refused, second=second.weight.abs().max().item())
+    """, 2, server=("--fault", "drop=0.1"))
+    for each in said:
+        assert each["mean"] == [1.5] and each["moved"] == pytest.approx(3, rel=1e-4)
+        assert len(each["refused"]) == 2 and all("wrapper.synchronize()" in text for text in each["refused"])
+        assert each["second"] == 0
+
+
 def test_a_parameter_without_part_in_one_ranks_loss_has_the_others_mean(ranks):
     said = ranks(SPY + """
     of = longhaul.torch.client()
@@ -416,12 +552,42 @@ def test_diloco_in_fragments_that_overlap_keeps_what_came_in_between(ranks):
 
 def test_diloco_takes_the_servers_nesterov(ranks):
     said = ranks(DILOCO, 1, "4", "2", "1", "0", "sgd:lr=0.7,momentum=0.9,nesterov")
-    # d = 0.002 in each outer step, and the last one has nothing: m = d, then 0.9 m + d, then 0.9 m.
+    # d = 0.002 in each of two outer steps: m = d, then 0.9 m + d. The end has no step of momentum alone.
     d, m, x = 0.002, 0.0, 0.0
-    for change in (d, d, 0.0):
+    for change in (d, d):
         m = 0.9 * m + change
         x += 0.7 * (change + 0.9 * m)
     assert said[0]["last"][0] - said[0]["first"][0] == pytest.approx(x, abs=1e-6)
+
+
+def test_a_second_diloco_begins_with_its_own_values(ranks):
+    said = ranks("""
+        import longhaul.torch
+        of = longhaul.torch.client()
+        ends = []
+        for value in (1.0, 5.0):
+            torch.manual_seed(of.rank)
+            model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2))
+            model[1].requires_grad_(False)
+            with torch.no_grad():
+                model[0].weight.fill_(value)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0)
+            with longhaul.torch.DiLoCo(model, optimizer, 2):
+                for _ in range(3):
+                    optimizer.step()
+            ends.append(flat(model).tolist())
+        wrong = []
+        for make in (lambda: longhaul.torch.DiLoCo(nn.Sequential(), optimizer, 2),
+                     lambda: longhaul.torch.DiLoCo(nn.Linear(2, 2).to(torch.complex64), optimizer, 2)):
+            try:
+                make()
+            except (ValueError, TypeError) as error:
+                wrong.append(str(error))
+        say(rank=of.rank, ends=ends, wrong=wrong)
+    """, 2)
+    assert said[0]["ends"] == said[1]["ends"]  # the frozen layer's, too
+    assert [end[:4] for end in said[0]["ends"]] == [[1.0] * 4, [5.0] * 4]
+    assert said[0]["wrong"] == ["the module has no parameter that is trained", "complex parameters do not travel"]
 
 
 def test_diloco_sends_a_share_of_2_bits_and_repays_the_rest(ranks):
