@@ -43,6 +43,7 @@ DEFAULTS = {"model": "conv", "every": 0, "policy": "residual", "lost_energy": 0.
             "workers": 8, "batch": 16, "rounds": 300, "skew": 0.9, "transposed": False, "loss": 0.0, "burst": 10.0,
             "uneven": True, "seed": 1}
 OWN = ("model", "every")
+MORE = ("wire_dtype", "result_dtype", "priority", "topk_share")  # settings of the exchange that a scenario may have besides
 
 
 # --- the exchange
@@ -412,7 +413,7 @@ def main():
     parser.add_argument("--library", default=LIBRARY, help="the exchange [%(default)s]")
     options = parser.parse_args()
     if options.scenario is not None:
-        unknown = set(options.scenario) - set(DEFAULTS) if isinstance(options.scenario, dict) else {"what is no object"}
+        unknown = set(options.scenario) - set(DEFAULTS) - set(MORE) if isinstance(options.scenario, dict) else {"what is no object"}
         if unknown or options.scenario.get("model", "conv") not in MODELS:
             sys.exit("bench/learning/models.py: --scenario: not known: %s; settings are %s, models %s" % (
                 ", ".join(sorted(unknown)) or options.scenario["model"], ", ".join(DEFAULTS), ", ".join(MODELS)))

@@ -84,7 +84,7 @@ void EncodeInt2(std::span<const float> values, uint16_t scale, float step, Round
     const float fraction = (std::abs(values[i]) / step - small) / between;
     const bool large =
         scalar::RoundsUp(rounding.stochastic, scalar::Noise(key, static_cast<uint32_t>(i)), fraction, 1);
-    int code = large ? kInt2Large : Int2Small(scale);
+    int code = large ? int{kInt2Large} : int{Int2Small(scale)};
     if (values[i] == 0) code = 0;
     out[i] = static_cast<uint8_t>(values[i] < 0 ? -code : code);
   }
