@@ -53,7 +53,9 @@ struct Pair {
     for (uint32_t rank = 0; rank < 2; ++rank) given.push_back(gradient(rank));
     std::vector<Operation> steps;
     for (size_t i = 0; i < 2; ++i) steps.push_back(clients[i].PushPull(tensors[i], given[i], results[i]));
-    for (const Operation& step : steps) ASSERT_TRUE(step.Wait().ok()) << step.Wait().ToString();
+    std::vector<Status> ends;  // of all of them, for what they borrow is gone with this
+    for (const Operation& step : steps) ends.push_back(step.Wait());
+    for (const Status& end : ends) ASSERT_TRUE(end.ok()) << end.ToString();
   }
   std::vector<float> Pull(size_t worker) {
     std::vector<float> values(results[worker].size());
