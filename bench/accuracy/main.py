@@ -19,7 +19,8 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-BIN = ROOT / "build/release/bin"
+BIN = pathlib.Path(os.environ.get("LONGHAUL_PROGRAMS", ROOT / "build/release/bin"))
+LIBRARY = os.environ.get("LONGHAUL_LIBRARY", str(ROOT / "build/release/lib/liblonghaul.so"))
 RUNNERS = {
     "longhaul": ("longhaul", []),
     "tcp-cubic": ("tcp", ["--congestion", "cubic", "--parts", "1"]),
@@ -67,7 +68,7 @@ class Training:
         self._log = folder / "rank0.log"
         join = "10.77.%d.1:7700" % (first_site + 1)
         key = folder / "job.key"
-        environment = {**os.environ, "LONGHAUL_LIBRARY": str(ROOT / "build/release/lib/liblonghaul.so"),
+        environment = {**os.environ, "LONGHAUL_LIBRARY": LIBRARY,
                        "PYTHONPATH": str(ROOT / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
         if by == "longhaul":
             subprocess.run([BIN / "longhaul", "keygen", "--out", key], check=True, stdout=subprocess.DEVNULL)

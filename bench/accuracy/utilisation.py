@@ -44,18 +44,18 @@ class GlooDiLoCo:
     def begin(self, i):
         import torch.distributed as dist
         deltas = [anchor - p for anchor, p in zip(self.anchors[i], self.fragments[i])]
-        self.works[i] = [(delta, dist.all_reduce(delta, async_op=True)) for delta in deltas]
+        self.works[i] = [(p.clone(), delta, dist.all_reduce(delta, async_op=True)) for p, delta in zip(self.fragments[i], deltas)]
 
     def end(self, i):
         if not self.works[i]:
             return
-        for place, (delta, work) in enumerate(self.works[i]):
+        for place, (sent, delta, work) in enumerate(self.works[i]):
             work.wait()
             delta /= RANKS
             momentum, anchor = self.momenta[i][place], self.anchors[i][place]
             momentum.mul_(0.9).add_(delta)
             anchor.sub_(0.7 * (delta + 0.9 * momentum))
-            self.fragments[i][place].copy_(anchor)
+            self.fragments[i][place].add_(anchor - sent)  # what was learned meanwhile stays
         self.works[i] = None
 
 
@@ -76,27 +76,27 @@ def train(options):
             time.sleep(max(0, options.compute))
             optimizer.step()
             after()
-        return time.monotonic() - begun
+        return {"seconds": time.monotonic() - begun, "values": [p[0].item() for p in module]}
 
     if options.by == "longhaul":
         import longhaul.torch
         diloco = longhaul.torch.DiLoCo(module, optimizer, every=options.every, fragments=options.fragments, overlap=options.overlap)
         longhaul.torch.client().barrier("begin")
         with diloco:
-            seconds = steps(lambda: None)
+            end = steps(lambda: None)
     else:
         import torch.distributed as dist
         dist.init_process_group("gloo", init_method="tcp://" + options.join, rank=options.rank, world_size=RANKS)
         peer = GlooDiLoCo([p.data for p in module], options.every, options.fragments, options.overlap)
         dist.barrier()
-        seconds = steps(peer.after_step)
+        end = steps(peer.after_step)
         dist.barrier()
-    print(json.dumps({"seconds": seconds}), flush=True)
+    print(json.dumps(end), flush=True)
 
 
 def run(options, by, every, overlap, loss, folder):
-    """Seconds of the slowest rank; None where it did not come to its end."""
-    from main import BIN, ROOT, Wan
+    """Seconds of the slowest rank, and a value of each parameter of the first; None where it did not come to its end."""
+    from main import BIN, LIBRARY, ROOT, Wan
     wan = Wan(options, loss, "ABCDE", folder)
     join, key = "10.77.1.1:7700" if by == "longhaul" else "10.77.2.1:7700", folder / "job.key"
     server, ranks = None, []
@@ -112,7 +112,7 @@ def run(options, by, every, overlap, loss, folder):
             command = [sys.executable, __file__, "--by", by, "--rank", rank, "--join", join, "--steps", options.steps, "--every", every,
                        "--fragments", fragments, "--overlap", overlap, "--compute", options.compute, "--parameters", options.parameters]
             more = {"LONGHAUL_JOIN": join, "LONGHAUL_KEY": str(key), "LONGHAUL_RANK": str(rank), "LONGHAUL_WORLD_SIZE": str(RANKS),
-                    "LONGHAUL_LIBRARY": str(ROOT / "build/release/lib/liblonghaul.so"), "PYTHONPATH": str(ROOT / "python"),
+                    "LONGHAUL_LIBRARY": LIBRARY, "PYTHONPATH": str(ROOT / "python"),
                     "GLOO_SOCKET_IFNAME": "wan0"}
             with open(folder / ("rank%d.log" % rank), "w", encoding="utf8") as log:
                 ranks.append(Wan.enter("BCDE"[rank], command, env={**os.environ, **more}, stdout=subprocess.PIPE, stderr=log, text=True))
@@ -123,7 +123,8 @@ def run(options, by, every, overlap, loss, folder):
         if not all(lines):
             print("%s: %s" % (by, "".join((folder / ("rank%d.log" % r)).read_text()[-500:] for r in range(RANKS)) or "no end in time"), file=sys.stderr)
             return None
-        return max(json.loads(line.splitlines()[-1])["seconds"] for line in lines)
+        ends = [json.loads(line.splitlines()[-1]) for line in lines]
+        return {"seconds": max(end["seconds"] for end in ends), "values": ends[0]["values"]}
     finally:
         for process in ranks + [server] * bool(server):
             if process.poll() is None:
@@ -162,8 +163,10 @@ def main():
             for cell in options.cells.split(","):
                 by, every, overlap = cell.split(":")
                 with tempfile.TemporaryDirectory() as folder:
-                    seconds = run(options, by, int(every), int(overlap), loss, pathlib.Path(folder))
+                    end = run(options, by, int(every), int(overlap), loss, pathlib.Path(folder))
+                seconds = end and end["seconds"]
                 line = {"by": by, "every": int(every), "overlap": int(overlap), "loss": loss, "rate": options.rate, "seconds": seconds,
+                        "values": end and end["values"],
                         "utilisation": options.steps * options.compute / seconds if seconds else None}
                 runs.append(line)
                 print(line, flush=True)

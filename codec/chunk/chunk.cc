@@ -1,6 +1,7 @@
 #include "codec/chunk/chunk.h"
 
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <string>
 
@@ -177,15 +178,21 @@ void ForEachSparseValue(const ChunkView& chunk, const Kernels& kernels, F f) {
   });
 }
 
+// Of independent elements one chunk in 700 has more than so many standard deviations above the expected
+// number that travel; what has no room waits for the next gradient, and is found by a sort.
+constexpr double kRoom = 3;
+
 // How many float32 chunks' elements go into one of the gradient's: as many as fit in the symbol, of a share
-// the most of which the expected number fits. One or an even number, for results' chunks.
+// the most of which the expected number and kRoom fit. One or an even number, for results' chunks.
 uint32_t GradientRatio(const ChunkGeometry& base, const WireFormat& format) {
   const size_t symbol_bytes = DenseChunkBytes(base.chunk_elements);
   const uint32_t most = kMaxChunkElements / base.chunk_elements;
   if (format.topk_share <= 0) return std::max(1u, std::min(WireRatio(format.gradient), most) / 2 * 2);
   const auto fits = [&](uint32_t pairs) {
     const uint32_t count = base.chunk_elements * 2 * pairs;
-    return format.topk_share * count <= SparseCapacity(symbol_bytes, count, format.gradient);
+    const double expected = format.topk_share * count;
+    return std::min<double>(expected + kRoom * std::sqrt(expected), count) <=
+           SparseCapacity(symbol_bytes, count, format.gradient);
   };
   uint32_t pairs = 0;  // the most that fit
   for (uint32_t beyond = most / 2 + 1; beyond - pairs > 1;) {
@@ -274,7 +281,13 @@ ChunkHeaderBytes EncodeChunk(uint32_t index, std::span<const float> values, cons
                       .dtype = dtype,
                       .log_energy = coding.log_energy,
                       .scale = ScaleOf(dtype, values, coding.rounding, kernels)};
-  std::vector<uint8_t> codes(values.size() * CodeSize(dtype));
+  // A dense body of whole bytes is written where it stays. Codes of fewer bits are longer here than in the
+  // end.
+  const bool packed = IsPacked(dtype);
+  const size_t start = body->size();
+  std::vector<uint8_t> aside(packed ? values.size() : 0);
+  if (!packed) body->resize(start + values.size() * CodeSize(dtype));
+  const MutableByteSpan codes = packed ? MutableByteSpan(aside) : std::span(*body).subspan(start);
   Quantize(dtype, values, header.scale, coding.rounding, codes, kernels);
   WithCode(dtype, [&](auto code) {
     ForEachNonzero<decltype(code)>(codes, [&](uint32_t, auto) { ++header.nonzero; });
@@ -286,8 +299,14 @@ ChunkHeaderBytes EncodeChunk(uint32_t index, std::span<const float> values, cons
     header.encoding = ChunkEncoding::kGapSparse;
   } else if (bitmap < dense) {
     header.encoding = ChunkEncoding::kBitmapSparse;
+  } else if (!packed) {
+    return EncodeHeader(header);
   }
-  AppendBody(header, codes, body);
+  if (!packed) {
+    aside.assign(codes.begin(), codes.end());
+    body->resize(start);
+  }
+  AppendBody(header, aside, body);
   return EncodeHeader(header);
 }
 

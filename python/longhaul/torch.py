@@ -30,7 +30,7 @@ __all__ = ["client", "ddp_hook", "Gradients", "ProcessGroup", "PerParameter", "b
 
 _HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _WORD = 1 << 16
-_PIECE = 1 << 24  # the most elements of a collective's round: a quarter of a gigabyte at the server with sums and results
+_PIECE = 1 << 24  # the most elements of a collective's round: 64 MB each way
 _FEW = 4096  # numbers of all ranks that a sum gathers bit for bit: control sends so many, and a gather's bytes grow with the ranks
 
 _lock = threading.Lock()

@@ -1,6 +1,6 @@
 // Contributions that wait for their turn in a chunk's sum: lists by rank, in slots that are used again. Slots
 // lie in blocks of 192, so that neither the first nor the millionth takes long to make or to drop: 259 KiB
-// with the 345 elements of a chunk of 1392 bytes, 12 MiB with the longest chunks, of which only what is used
+// with the 345 elements of a chunk of 1392 bytes, 48 MiB with the longest chunks, of which only what is used
 // is touched (base/zeroed_array.h).
 //
 // Not thread-safe.

@@ -176,8 +176,10 @@ void FillDeclare(FuzzInput& in, control::Declare& declare) {
   declare.set_count(in.U8() < 128 ? kCount : Number(in));
   declare.set_optimizer(Optimizer(in));
   declare.set_has_initial(in.Flag());
-  declare.set_wire_dtype(in.Below(6));
+  declare.set_wire_dtype(in.Below(8));
   declare.set_result_dtype(in.Below(6));
+  if (in.U8() < 40)
+    declare.set_topk_share(in.U8() < 200 ? 1.0 / (1 + in.U8()) : static_cast<double>(Real(in)));
   declare.set_priority(static_cast<int32_t>(in.U8()) - 128);
 }
 

@@ -664,3 +664,13 @@ def test_the_diloco_example_trains(tmp_path):
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280)
     assert done.returncode == 0, done.stdout
     assert float(re.search(r"held-out loss ([\d.]+)", done.stdout)[1]) < 3.5, done.stdout
+
+
+def test_the_benchs_gloo_does_what_diloco_does(tmp_path):
+    out = tmp_path / "out.json"
+    subprocess.run([sys.executable, str(EXAMPLES.parent / "bench/accuracy/utilisation.py"), "--cells", "longhaul:4:2,gloo:4:2", "--fragments",
+                    "2", "--loss", "0", "--delay", "5ms", "--compute", "0.05", "--parameters", "8000", "--steps", "11", "--json", str(out)],
+                   check=True, timeout=100)
+    ours, gloos = json.loads(out.read_text())["runs"]
+    assert 0.2 < ours["utilisation"] < 1 and 0.2 < gloos["utilisation"] < 1
+    assert any(ours["values"]) and ours["values"] == pytest.approx(gloos["values"], abs=1e-6)

@@ -534,14 +534,15 @@ TEST(PushPipelineTest, WhatArrivesIsUnbiasedWithEveryType) {
 TEST(PushPipelineTest, TopKSendsItsShareAndNeverMoreThanASymbolHolds) {
   const codec::WireFormat format{.gradient = DType::kFloat32, .topk_share = 0.1};
   const TensorShape shape = ShapeOf(100 * kChunkElements, format);
-  ASSERT_EQ(shape.gradient().chunk_elements, 8 * kChunkElements);
-  const uint32_t capacity = codec::SparseCapacity(kSymbolBytes, 8 * kChunkElements, DType::kFloat32);
+  const uint32_t whole = 6 * kChunkElements;
+  ASSERT_EQ(shape.gradient().chunk_elements, whole);
+  const uint32_t capacity = codec::SparseCapacity(kSymbolBytes, whole, DType::kFloat32);
   Pipeline pipeline(shape, SettingsFor(format, LossPolicy::kResidual));
   Random random(26);
   std::vector<float> gradient(shape.geometry.count);
   // The first chunk has larger values than all others: more of them are wanted than it can carry.
   for (size_t i = 0; i < gradient.size(); ++i) {
-    gradient[i] = static_cast<float>(random.Normal()) * (i < 8 * kChunkElements ? 100.0f : 1.0f);
+    gradient[i] = static_cast<float>(random.Normal()) * (i < whole ? 100.0f : 1.0f);
   }
   const FakeConnection::Window& window = Push(pipeline, 0, gradient);
   uint64_t travelled = 0;

@@ -60,6 +60,8 @@ PushPipeline::PushPipeline(const TensorShape& shape, const Settings& settings)
     : shape_(shape),
       settings_(settings),
       geometry_(shape.gradient()),
+      capacity_(
+          codec::SparseCapacity(settings.symbol_bytes, geometry_.chunk_elements, shape.format.gradient)),
       classifier_(geometry_, PriorityOptionsOf(settings)),
       memory_(codec::MakeSenderMemory(settings, geometry_,
                                       codec::LargestSent(settings.world_size, settings.weight))),
@@ -177,8 +179,7 @@ void PushPipeline::SurveyChunk(uint32_t c) {
 double PushPipeline::EnergyOf(uint32_t c, const codec::Survey& survey) {
   if (survey.selected == 0) return 0;
   const auto count = geometry_.Length(c);
-  const uint32_t capacity =
-      top_k() ? codec::SparseCapacity(settings_.symbol_bytes, count, shape_.format.gradient) : count;
+  const uint32_t capacity = top_k() ? Capacity(count) : count;
   if (survey.selected <= capacity && codec::FitsFloat(survey.energy))
     return static_cast<double>(survey.energy);
   const std::span<float> values = std::span(scratch_).first(count);
@@ -273,8 +274,7 @@ void PushPipeline::EncodeGradientChunk(uint32_t c) {
   std::span<const float> values = Combined(c);
   if (top_k()) {
     const std::span<float> selected = std::span(scratch_).first(count);
-    codec::SelectTopK(values, threshold_, codec::SparseCapacity(settings_.symbol_bytes, count, dtype),
-                      selected);
+    codec::SelectTopK(values, threshold_, Capacity(count), selected);
     values = selected;
   }
   const codec::Rounding rounding = codec::RoundingOf(dtype, codec::Remembers(settings_.policy),

@@ -146,6 +146,12 @@ class PushPipeline {
   void Sample();
   void SurveyChunk(uint32_t c);
   double EnergyOf(uint32_t c, const codec::Survey& survey);
+  // Elements of a chunk of so many that have room where only a share travels.
+  uint32_t Capacity(uint32_t count) const {
+    return count == geometry_.chunk_elements
+               ? capacity_
+               : codec::SparseCapacity(settings_.symbol_bytes, count, shape_.format.gradient);
+  }
   double ScoreOf(uint32_t c) const;
   void TakePriorities();
   // The next chunk in the order of sending.
@@ -162,6 +168,7 @@ class PushPipeline {
   TensorShape shape_;
   Settings settings_;
   const codec::ChunkGeometry geometry_;  // of gradients
+  const uint32_t capacity_;              // of a whole chunk, which takes a search
   codec::PriorityClassifier classifier_;
   std::unique_ptr<codec::SenderMemory> memory_;
   std::vector<float> new_parts_;  // scores from the next Begin on

@@ -1,7 +1,7 @@
 // longhaul-trainer: a small network on Fashion-MNIST, trained by a parameter server as any program of a
 // user's is: longhaul-worker starts it, its environment says where the job is and which rank this one is, and
-// what it knows of longhaul is the public API. Here are its flags, signals and exit codes; the training is in
-// trainer_loop.h.
+// what it knows of the client is the public API. Here are its flags, signals and exit codes; the training is
+// in trainer_loop.h.
 
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/spdlog.h>
