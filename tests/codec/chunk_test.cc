@@ -470,7 +470,7 @@ TEST(ChunkGeometry, SparseChunksAreAsLongAsTheirShareAllows) {
       << "276 of 2760 would fit, and every second chunk would have more";
   EXPECT_EQ(ratio(DType::kFloat32, 0.5), 1u);
   EXPECT_EQ(ratio(DType::kFloat32, 1), 1u);
-  EXPECT_EQ(ratio(DType::kBFloat16, 0.4), 4u);
+  EXPECT_EQ(ratio(DType::kBFloat16, 0.38), 4u);
   EXPECT_EQ(ratio(DType::kBFloat16, 0.43), 2u);
   EXPECT_EQ(ratio(DType::kInt8, 1), 4u) << "all of them fit when dense";
   EXPECT_EQ(ratio(DType::kInt2, 1), 16u);
