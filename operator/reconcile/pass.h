@@ -31,6 +31,7 @@ class Pass {
   bool MakeNewPlan(const std::string& script);
   bool Adopt(const JobPlan& plan);
   std::optional<std::string> ScriptText();
+  bool ReleasedBeforeStart() const;
   bool WantsAnotherPlan() const;
   bool StatusHasPlan() const;
 

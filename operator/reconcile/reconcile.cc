@@ -197,7 +197,7 @@ bool Pass::Adopt(const JobPlan& plan) {
 bool Pass::MakeNewPlan(const std::string& script) {
   auto made = MakePlan(job_, config_, seen_.free, script);
   if (const auto* plan = std::get_if<JobPlan>(&made)) {
-    if (plan->hash != next_.plan_hash) return Adopt(*plan);
+    if (plan->hash != next_.plan_hash || !StatusHasPlan()) return Adopt(*plan);
     Set("NodesReady", false, "Planned", "the plan stays as it was");
     RequeueIn(kSoon);
     return false;
@@ -213,10 +213,14 @@ bool Pass::MakeNewPlan(const std::string& script) {
 }
 
 // A gang that was released before the start gets a plan of what is free by now.
-bool Pass::WantsAnotherPlan() const {
+bool Pass::ReleasedBeforeStart() const {
   const Condition* ready = next_.Find("NodesReady");
-  if (started() || job_.spec.capacity != Capacity::kDiscovered || !pods_.empty()) return false;
-  if (ready == nullptr || ready->reason != "Unschedulable") return false;
+  return !started() && job_.spec.capacity == Capacity::kDiscovered && ready != nullptr &&
+         ready->reason == "Unschedulable";
+}
+
+bool Pass::WantsAnotherPlan() const {
+  if (!ReleasedBeforeStart() || !pods_.empty()) return false;
   return std::all_of(next_.nodes.begin(), next_.nodes.end(),
                      [&](const NodeStatus& node) { return !node.retry_at || *node.retry_at <= now_; });
 }
@@ -454,6 +458,10 @@ void Pass::ProvisionPods() {
       RequeueAt(*node.retry_at);
       continue;
     }
+    if (ReleasedBeforeStart()) {
+      RequeueIn(kSoon);
+      continue;
+    }
     const auto owner = OwnerIn(cluster);
     const std::string address = ServerAddress(job_, !cluster.empty(), Find("Service", PublicName(job_)), ServerPod());
     // A pod without a server would fail, and count.
@@ -504,7 +512,8 @@ void Pass::Assess() {
     Set("NodesReady", true, "Ready", std::to_string(ready) + " nodes are ready");
   } else {
     const Condition* before = next_.Find("NodesReady");
-    const bool released = before != nullptr && before->reason == "Unschedulable" && pods_.empty();
+    const bool released = before != nullptr && before->reason == "Unschedulable" &&
+                          CountOf(NodePhase::kStarting) + CountOf(NodePhase::kReady) == 0;
     if (!released) {
       Set("NodesReady", false, "Waiting",
           std::to_string(ready) + " of " + std::to_string(planned - lost) + " nodes are ready" +
@@ -580,7 +589,10 @@ void Pass::Resume() {
 }
 
 bool Pass::Overdue() {
-  if (job_.spec.run_policy.suspend || IsTerminal(next_.phase) || next_.phase == Phase::kCompleting) return false;
+  if (job_.spec.run_policy.suspend || IsTerminal(next_.phase) || next_.phase == Phase::kCompleting ||
+      next_.phase == Phase::kSuspended) {
+    return false;
+  }
   const RunPolicy& policy = job_.spec.run_policy;
   if (const auto started_at = next_.TrueSince("Started"); started_at) {
     if (!policy.active_deadline) return false;

@@ -1,5 +1,6 @@
 #include "tests/operator/model_cluster.h"
 
+#include "operator/reconcile/pods.h"
 #include "operator/resource/timestamps.h"
 
 namespace longhaul::kube {
@@ -80,7 +81,12 @@ void ModelCluster::CheckStatus(const Json& status) {
   const JobStatus before = this->status();
   if (next.IsTrue("Started") && !before.IsTrue("Started")) {
     size_t there = 0;
-    for (const auto& name : Workers()) there += objects_.at("Pod/" + name)["status"]["phase"] != "Pending";
+    for (const NodeStatus& node : next.nodes) {
+      const bool ended = node.phase == NodePhase::kLost || node.phase == NodePhase::kSucceeded;
+      const auto pod = objects_.find("Pod/" + node.name);
+      const bool remote = !node.site.empty() && pod == objects_.end();
+      there += ended || remote || (pod != objects_.end() && ReadPod(pod->second).fate == PodFate::kReady);
+    }
     if (next.nodes.empty() || there < next.nodes.size()) wrong.push_back("started without all of its pods");
   }
   if (next.attempt < before.attempt) wrong.push_back("an attempt went back");
@@ -145,8 +151,8 @@ Decision ModelCluster::Reconciled() {
 
 void ModelCluster::Settle(int most) {
   for (int i = 0; i < most && !gone(); ++i) {
-    const Decision decision = Reconciled();
     RunControllers();
+    const Decision decision = Reconciled();
     Advance(1);
     if (decision.actions.empty()) return;
   }
@@ -178,16 +184,17 @@ void ModelCluster::RunControllers() {
   (*set)["status"]["readyReplicas"] = 1;
 }
 
+void ModelCluster::MakeReady(const std::string& name) {
+  Json* pod = Get("Pod/" + name);
+  if (pod == nullptr || Ended(*pod)) return;
+  (*pod)["status"]["phase"] = "Running";
+  (*pod)["status"]["podIP"] = "10.0.0.1";
+  SetCondition(pod, "PodScheduled", "True");
+  SetCondition(pod, "Ready", "True");
+}
+
 void ModelCluster::MakeReady() {
-  for (auto* objects : {&objects_}) {
-    for (auto& [key, object] : *objects) {
-      if (!IsWorker(object) || Ended(object)) continue;
-      object["status"]["phase"] = "Running";
-      object["status"]["podIP"] = "10.0.0.1";
-      SetCondition(&object, "PodScheduled", "True");
-      SetCondition(&object, "Ready", "True");
-    }
-  }
+  for (const auto& name : Workers()) MakeReady(name);
   for (auto& [cluster, objects] : remote_objects_) {
     for (auto& [key, object] : objects) {
       if (!IsWorker(object) || Ended(object)) continue;

@@ -36,6 +36,7 @@ class ModelCluster {
   void RunControllers();
   // Pods become ready; a pod has ended.
   void MakeReady();
+  void MakeReady(const std::string& name);
   void EndPod(const std::string& name, int exit_code);
   void EvictPod(const std::string& name);
   void BlockPod(const std::string& name, const std::string& why);  // no machine takes it

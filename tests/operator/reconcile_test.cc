@@ -1,0 +1,679 @@
+// The life of a job, step by step, against a model of an API server.
+#include "operator/reconcile/reconcile.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "operator/reconcile/commands.h"
+#include "operator/reconcile/objects.h"
+#include "operator/resource/timestamps.h"
+#include "tests/operator/model_cluster.h"
+
+namespace longhaul::kube {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Json Job(const std::function<void(Json&)>& change = [](Json&) {}) {
+  Json job = JobObject();
+  change(job["spec"]);
+  return job;
+}
+
+// To where all nodes train.
+void Start(ModelCluster* cluster) {
+  cluster->Settle();
+  cluster->MakeReady();
+  cluster->Settle();
+}
+
+size_t CountOf(const Decision& decision, Verb verb, const std::string& kind = "") {
+  size_t count = 0;
+  for (const Action& action : decision.actions) {
+    count += action.verb == verb && (kind.empty() || TextAt(action.object, {"kind"}) == kind);
+  }
+  return count;
+}
+
+std::string CommandOf(const Json& object, size_t container) {
+  std::string line;
+  for (const Json& word : object["spec"]["containers"][container]["command"]) line += word.get<std::string>() + " ";
+  return line;
+}
+
+TEST(S7S9S10Reconcile, FifteenGpusAreTwoPodsOfTenAndFiveAndAConfigMap) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  EXPECT_EQ(cluster.status().phase, Phase::kRunning) << cluster.status().message;
+  EXPECT_EQ(cluster.status().ready_nodes, "2/2");
+  EXPECT_EQ(cluster.status().requester, "ada");
+  EXPECT_THAT(cluster.Workers(), ElementsAre("resnet-node-0", "resnet-node-1"));
+  for (const auto& [name, gpus] : {std::pair{"resnet-node-0", "10"}, {"resnet-node-1", "5"}}) {
+    const Json& trainer = (*cluster.Get(std::string("Pod/") + name))["spec"]["containers"][1];
+    EXPECT_EQ(trainer["resources"]["limits"]["nvidia.com/gpu"], gpus);
+  }
+  const Json* map = cluster.Get("ConfigMap/resnet-plan");
+  ASSERT_NE(map, nullptr);
+  EXPECT_EQ((*map)["immutable"], true);
+  EXPECT_EQ((*map)["data"]["script"], "#!/usr/bin/python3\nprint()\n");
+  EXPECT_EQ((*map)["data"]["planHash"], cluster.status().plan_hash);
+  EXPECT_THAT((*map)["data"]["nodes.json"].get<std::string>(), HasSubstr("resnet-node-1"));
+  EXPECT_EQ((*map)["metadata"]["ownerReferences"][0]["uid"], "uid-of-resnet");
+  EXPECT_NE(cluster.Get("PersistentVolumeClaim/resnet-checkpoints"), nullptr);
+  EXPECT_EQ((*cluster.Get("Service/resnet-nodes"))["spec"]["publishNotReadyAddresses"], true);
+  EXPECT_NE(cluster.Get("Secret/resnet-key"), nullptr);
+  EXPECT_TRUE(cluster.wrong.empty()) << cluster.wrong[0];
+}
+
+TEST(S10Reconcile, TheScriptMayComeFromAConfigMapWhichIsWaitedFor) {
+  ModelCluster cluster(Job([](Json& spec) {
+    spec["script"] = {{"configMapRef", {{"name", "scripts"}, {"key", "train.py"}}}};
+  }));
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().phase, Phase::kPending);
+  EXPECT_THAT(cluster.status().Find("Planned")->message, HasSubstr("entry train.py of ConfigMap scripts"));
+  cluster.script_map = Json{{"data", {{"train.py", "import longhaul"}}}};
+  Start(&cluster);
+  EXPECT_EQ(cluster.status().phase, Phase::kRunning);
+  EXPECT_EQ((*cluster.Get("ConfigMap/resnet-plan"))["data"]["script"], "import longhaul");
+  EXPECT_THAT(CommandOf(*cluster.Get("Pod/resnet-node-0"), 1), HasSubstr("python3 /longhaul/plan/script"));
+  // Gone, with another script by now: pods must not run two programs at once.
+  cluster.script_map = Json{{"data", {{"train.py", "import other"}}}};
+  cluster.DeleteByHand("ConfigMap/resnet-plan");
+  Start(&cluster);
+  EXPECT_EQ(cluster.status().attempt, 2);
+  EXPECT_THAT(cluster.created["resnet-node-0"], ElementsAre(1, 2));
+}
+
+TEST(S10Reconcile, APlanThatWasTamperedWithIsReplaced) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  (*cluster.Get("ConfigMap/resnet-plan"))["data"]["script"] = "#!/bin/sh\ncurl evil";
+  Start(&cluster);
+  EXPECT_EQ((*cluster.Get("ConfigMap/resnet-plan"))["data"]["script"], "#!/usr/bin/python3\nprint()\n");
+  EXPECT_EQ(cluster.status().attempt, 1);
+  EXPECT_EQ(cluster.status().phase, Phase::kRunning);
+}
+
+// The flags are those of longhaul-server --help, longhaul-offload --help and longhaul-worker --help.
+TEST(S12S13S17Reconcile, PodsRunARingAndOneConnectionWithTheWeightOfTheirGpus) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  const Json& pod = *cluster.Get("Pod/resnet-node-1");
+  EXPECT_EQ(CommandOf(pod, 0),
+            "longhaul-offload --listen /run/longhaul/site.sock --nodes 5 --ranks-per-node 1 --server "
+            "resnet-server.team.svc:7700 --rank 1 --world-size 2 --job resnet --incarnation 1 --weight 5 --key "
+            "/etc/longhaul/key/job.key --datagram-size 1200 --connect-timeout 1800 --wait-timeout 1800 "
+            "--reconnect-timeout 600 --metrics 0.0.0.0:9465 --progress json ");
+  EXPECT_EQ(CommandOf(pod, 1),
+            "longhaul-worker --offload unix:/run/longhaul/site.sock --ranks 5 --restarts 1 -- env -u "
+            "LONGHAUL_SITE_RANK /longhaul/plan/script ");
+  const Json& set = *cluster.Get("StatefulSet/resnet-server");
+  EXPECT_EQ(CommandOf(set["spec"]["template"], 0),
+            "longhaul-server --listen 0.0.0.0:7700 --workers 2 --min-workers 1 --job resnet --key "
+            "/etc/longhaul/key/job.key --checkpoint-dir /checkpoints/job --round-log --once --datagram-size 1200 "
+            "--max-load-generators 0 --metrics 0.0.0.0:9464 --progress json ");
+  EXPECT_EQ((*cluster.Get("Secret/resnet-key"))["stringData"]["job.key"],
+            "longhaul-psk-v1\njob = resnet\npsk = " + std::string(64, 'a') + "\n");
+}
+
+TEST(S13Reconcile, ARingHasSixteenPlacesAndBeyondOneEngineAddsUpAll) {
+  ModelCluster cluster(Job([](Json& spec) { spec["totalGPUs"] = 17; }));
+  cluster.profile["spec"]["maxGPUs"] = 20;
+  Start(&cluster);
+  const Json& pod = *cluster.Get("Pod/resnet-node-0");
+  EXPECT_THAT(CommandOf(pod, 0), HasSubstr("--nodes 1 --ranks-per-node 17"));
+  EXPECT_THAT(CommandOf(pod, 1), HasSubstr("--ranks 17 --restarts 1 -- /longhaul/plan/script"));
+}
+
+TEST(S6Reconcile, NothingRunsAsRootOrWithAToken) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  const Json& server = (*cluster.Get("StatefulSet/resnet-server"))["spec"]["template"]["spec"];
+  const Json& worker = (*cluster.Get("Pod/resnet-node-0"))["spec"];
+  for (const Json* spec : std::vector<const Json*>{&worker, &server}) {
+    EXPECT_EQ(At(*spec, {"automountServiceAccountToken"}), false);
+    EXPECT_EQ(At(*spec, {"securityContext", "runAsNonRoot"}), true);
+    EXPECT_EQ(At(*spec, {"serviceAccountName"}), nullptr);
+    for (const char* list : {"initContainers", "containers"}) {
+      for (const Json& container : At(*spec, {list})) {
+        EXPECT_EQ(At(container, {"securityContext", "privileged"}), false);
+        EXPECT_EQ(At(container, {"securityContext", "allowPrivilegeEscalation"}), false);
+        EXPECT_EQ(At(container, {"securityContext", "capabilities", "drop"}), Json::array({"ALL"}));
+      }
+    }
+  }
+  const Json& pod = (*cluster.Get("Pod/resnet-node-0"))["spec"];
+  EXPECT_EQ(pod["restartPolicy"], "Never");
+  EXPECT_EQ(pod["subdomain"], "resnet-nodes");
+  // The engine's container is the first, and is waited for.
+  EXPECT_EQ(pod["containers"][0]["name"], "engine");
+  EXPECT_TRUE(pod["containers"][0]["lifecycle"].contains("postStart"));
+  EXPECT_THAT(Dump(pod["containers"][1]["volumeMounts"]), HasSubstr(R"("mountPath":"/data","name":"longhaul-data")"));
+  EXPECT_THAT(Dump(pod["initContainers"][0]["command"]), HasSubstr("0600"));
+}
+
+TEST(S2Reconcile, ATemplatesFieldsReachThePodAndOursStay) {
+  ModelCluster cluster(Job([](Json& spec) {
+    spec["sites"] = Json::array({{{"name", "west"}, {"gpus", 15}, {"nodeSelector", {{"zone", "west"}}}}});
+  }));
+  cluster.profile["spec"]["nodeTemplate"] = {
+      {"metadata", {{"labels", {{"team", "vision"}}}}},
+      {"spec",
+       {{"serviceAccountName", "gpu"},
+        {"nodeSelector", {{"accelerator", "a100"}}},
+        {"containers",
+         Json::array({{{"name", "trainer"},
+                       {"command", Json::array({"/opt/train"})},
+                       {"args", Json::array({"--fast"})},
+                       {"resources", {{"limits", {{"memory", "64Gi"}}}}}}})}}}};
+  Start(&cluster);
+  const Json& pod = *cluster.Get("Pod/resnet-node-0");
+  EXPECT_EQ(pod["metadata"]["labels"]["team"], "vision");
+  EXPECT_EQ(pod["metadata"]["labels"][kRoleLabel], "worker");
+  EXPECT_EQ(pod["spec"]["serviceAccountName"], "gpu");  // the profile's, not the job's
+  EXPECT_EQ(pod["spec"]["automountServiceAccountToken"], false);
+  EXPECT_EQ(pod["spec"]["nodeSelector"], Json({{"accelerator", "a100"}, {"zone", "west"}}));
+  EXPECT_THAT(CommandOf(pod, 1), HasSubstr("-- env -u LONGHAUL_SITE_RANK /opt/train --fast"));
+  EXPECT_THAT(CommandOf(pod, 0), HasSubstr("--site west"));
+  EXPECT_EQ(pod["spec"]["containers"][1]["resources"]["limits"],
+            Json({{"memory", "64Gi"}, {"nvidia.com/gpu", "10"}}));
+}
+
+TEST(S6Reconcile, PermissionIsAskedForAndRemembered) {
+  ModelCluster cluster(Job());
+  cluster.permission = Permission::kUnknown;
+  const Decision asks = cluster.Reconciled();
+  EXPECT_EQ(CountOf(asks, Verb::kCreate), 0u);
+  EXPECT_TRUE(asks.requeue_after.has_value());
+  EXPECT_EQ(cluster.status().phase, Phase::kPending);
+  cluster.permission = Permission::kAllowed;
+  Start(&cluster);
+  EXPECT_TRUE(cluster.IsTrue("Authorized"));
+  cluster.permission = Permission::kUnknown;  // the cache has forgotten it: the job goes on
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().phase, Phase::kRunning);
+}
+
+TEST(S6Reconcile, AUserWithoutTheRightIsRefusedByName) {
+  ModelCluster cluster(Job());
+  cluster.permission = Permission::kDenied;
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().phase, Phase::kFailed);
+  EXPECT_EQ(cluster.status().reason, "Unauthorized");
+  EXPECT_THAT(cluster.status().message, HasSubstr("ada may not use trainingprofiles/a100"));
+  EXPECT_EQ(cluster.Get("ConfigMap/resnet-plan"), nullptr);
+  EXPECT_TRUE(cluster.Workers().empty());
+}
+
+TEST(S7Reconcile, TotalsThatCannotBeSplitFailByName) {
+  for (const auto& [total, reason, remedy] : {std::tuple{2, "TooFewGPUs", "ask for 3 or more"},
+                                              {5, "Unsplittable", "ask for 4 or 6"}}) {
+    ModelCluster cluster(Job([total = total](Json& spec) { spec["totalGPUs"] = total; }));
+    cluster.profile["spec"]["maxGPUs"] = 4;
+    cluster.Settle();
+    EXPECT_EQ(cluster.status().phase, Phase::kFailed);
+    EXPECT_EQ(cluster.status().reason, reason);
+    EXPECT_THAT(cluster.status().message, HasSubstr(remedy));
+    EXPECT_EQ(cluster.Saw(reason), cluster.status().message);
+  }
+}
+
+TEST(S2Reconcile, ABadTemplateAndABadSpecFailAndAMissingProfileIsWaitedFor) {
+  ModelCluster host(Job([](Json& spec) {
+    spec.erase("profileRef");
+    spec["node"] = {{"maxGPUs", 10}, {"nodeTemplate", {{"spec", {{"hostNetwork", true}}}}}};
+  }));
+  host.Settle();
+  EXPECT_EQ(host.status().reason, "BadTemplate");
+  EXPECT_THAT(host.status().message, HasSubstr("spec.node.nodeTemplate.spec.hostNetwork"));
+
+  ModelCluster exposed(Job([](Json& spec) { spec["server"]["expose"] = "HostNetwork"; }));
+  exposed.Settle();
+  EXPECT_EQ(exposed.status().reason, "BadTemplate");
+
+  ModelCluster bad(Job([](Json& spec) { spec["image"] = ""; }));
+  bad.Settle();
+  EXPECT_EQ(bad.status().reason, "InvalidSpec");
+  EXPECT_THAT(bad.status().message, HasSubstr("spec.image"));
+
+  ModelCluster missing(Job());
+  const Json profile = std::exchange(missing.profile, nullptr);
+  missing.Settle();
+  EXPECT_EQ(missing.status().phase, Phase::kPending);
+  EXPECT_THAT(missing.status().Find("Planned")->message, HasSubstr("no TrainingProfile a100"));
+  missing.profile = profile;
+  Start(&missing);
+  EXPECT_EQ(missing.status().phase, Phase::kRunning);
+}
+
+TEST(S11Reconcile, StartsOnlyWhenTheServerAndEveryNodeAreReady) {
+  ModelCluster cluster(Job());
+  for (int i = 0; i < 4; ++i) cluster.Reconciled();  // without controllers: the server never becomes ready
+  EXPECT_TRUE(cluster.Workers().empty()) << "a pod without a server would fail, and count";
+  EXPECT_FALSE(cluster.IsTrue("ServerReady"));
+  cluster.Settle();
+  EXPECT_EQ(cluster.Workers().size(), 2u);
+  EXPECT_EQ(cluster.status().phase, Phase::kStarting);
+  cluster.MakeReady();
+  (*cluster.Get("Pod/resnet-node-1"))["status"]["conditions"][1]["status"] = "False";
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().phase, Phase::kStarting);
+  EXPECT_EQ(cluster.status().ready_nodes, "1/2");
+  EXPECT_FALSE(cluster.IsTrue("Started"));
+  cluster.MakeReady();
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().phase, Phase::kRunning);
+  EXPECT_TRUE(cluster.status().start_time.has_value());
+}
+
+TEST(S11Reconcile, AStatusWithoutNodesIsNeverAllReady) {
+  // 0 of 0 nodes are ready: other hands took the nodes out of the status.
+  ModelCluster cluster(Job());
+  cluster.Settle();
+  cluster.mutable_job()["status"].erase("nodes");
+  cluster.Settle();
+  EXPECT_FALSE(cluster.IsTrue("Started"));
+  EXPECT_EQ(cluster.status().nodes.size(), 2u) << "planned anew";
+  Start(&cluster);
+  EXPECT_EQ(cluster.status().phase, Phase::kRunning);
+  EXPECT_TRUE(cluster.wrong.empty()) << cluster.wrong[0];
+}
+
+TEST(S11Reconcile, TheStartDeadlineSaysWhatWasMissing) {
+  ModelCluster cluster(Job([](Json& spec) { spec["runPolicy"] = {{"startDeadlineSeconds", 600}}; }));
+  cluster.Settle();
+  cluster.BlockPod("resnet-node-1", "0/3 nodes have 5 nvidia.com/gpu");
+  cluster.Settle();
+  EXPECT_THAT(cluster.status().Find("NodesReady")->message, HasSubstr("0/3 nodes have 5 nvidia.com/gpu"));
+  const Decision waits = cluster.Reconciled();
+  ASSERT_TRUE(waits.requeue_after.has_value());
+  EXPECT_LE(*waits.requeue_after, std::chrono::seconds(600));
+  cluster.settings.gang_timeout = Duration(0);
+  cluster.Advance(600);
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().reason, "StartDeadlineExceeded");
+  EXPECT_THAT(cluster.status().message, HasSubstr("nvidia.com/gpu"));
+}
+
+TEST(S15Reconcile, ANodeThatFailsIsRetriedWithABackoffAndAHigherIncarnation) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  cluster.EndPod("resnet-node-1", 17);
+  const Decision counts = cluster.Reconciled();
+  EXPECT_EQ(CountOf(counts, Verb::kPatchStatus), 1u);
+  EXPECT_EQ(CountOf(counts, Verb::kDelete), 0u) << "what was counted is written before its evidence goes";
+  NodeStatus node = cluster.status().nodes[1];
+  EXPECT_EQ(node.retries, 1);
+  EXPECT_EQ(node.disruptions, 0);
+  EXPECT_EQ(node.last_exit_code, 17) << "the trainer's, not the engine's";
+  EXPECT_EQ(cluster.status().nodes[0].retries, 0);
+  EXPECT_THAT(cluster.Saw("NodeFailed"), HasSubstr("retry 1 of 3"));
+  cluster.Settle();
+  EXPECT_THAT(cluster.created["resnet-node-1"], ElementsAre(1, 2));
+  EXPECT_THAT(CommandOf(*cluster.Get("Pod/resnet-node-1"), 0), HasSubstr("--incarnation 2 "));
+  EXPECT_EQ(cluster.status().phase, Phase::kRestarting);
+  cluster.MakeReady();
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().phase, Phase::kRunning);
+  EXPECT_EQ(Backoff(1), std::chrono::seconds(1));
+  EXPECT_EQ(Backoff(4), std::chrono::seconds(8));
+  EXPECT_EQ(Backoff(6), std::chrono::seconds(32));
+  EXPECT_EQ(Backoff(7), std::chrono::seconds(60));
+  EXPECT_EQ(Backoff(1'000'000), std::chrono::seconds(60));
+}
+
+TEST(S15Reconcile, ABackoffIsWaitedFor) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  for (int n = 1; n <= 3; ++n) {
+    cluster.EndPod("resnet-node-0", 1);
+    cluster.Reconciled();
+    const auto due = cluster.status().nodes[0].retry_at;
+    ASSERT_TRUE(due.has_value());
+    EXPECT_EQ(*due - cluster.now(), std::chrono::seconds(1 << (n - 1)));
+    cluster.Reconciled();
+    EXPECT_NE(cluster.Get("Pod/resnet-node-0"), nullptr) << "its log may be read until then";
+    while (cluster.now() < *due) {
+      EXPECT_EQ(cluster.created["resnet-node-0"].size(), static_cast<size_t>(n));
+      cluster.Reconciled();
+      cluster.Advance(1);
+    }
+    cluster.Settle();
+    EXPECT_EQ(cluster.created["resnet-node-0"].size(), static_cast<size_t>(n) + 1);
+    cluster.MakeReady();
+    cluster.Settle();
+  }
+}
+
+TEST(S15Reconcile, EvictionsAndLostMachinesDoNotCountAsRetries) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  for (int n = 1; n <= 5; ++n) {  // more than there are retries
+    if (n % 3 == 0) cluster.EvictPod("resnet-node-0");
+    if (n % 3 == 1) cluster.DeleteByHand("Pod/resnet-node-0");
+    if (n % 3 == 2) cluster.RemovePod("resnet-node-0");
+    cluster.Reconciled();
+    EXPECT_EQ(cluster.status().nodes[0].disruptions, n);
+    EXPECT_EQ(cluster.status().nodes[0].retries, 0);
+    cluster.Advance(60);
+    cluster.Settle();
+    cluster.MakeReady();
+    cluster.Settle();
+    EXPECT_EQ(cluster.status().phase, Phase::kRunning);
+  }
+  EXPECT_THAT(cluster.created["resnet-node-0"], ElementsAre(1, 2, 3, 4, 5, 6));
+}
+
+TEST(S15Reconcile, TheSameObservationTwiceCountsOnce) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  cluster.EndPod("resnet-node-0", 1);
+  const Observed seen = cluster.Observe();
+  const Decision first = Reconcile(cluster.settings, seen, cluster.now());
+  const Decision second = Reconcile(cluster.settings, seen, cluster.now());
+  ASSERT_FALSE(first.actions.empty());
+  EXPECT_EQ(Dump(first.actions[0].object), Dump(second.actions[0].object));
+  EXPECT_TRUE(cluster.Do(first.actions[0]));
+  EXPECT_FALSE(cluster.Do(second.actions[0])) << "its resourceVersion is old";
+  EXPECT_EQ(cluster.status().nodes[0].retries, 1);
+}
+
+TEST(S15Reconcile, UsedUpRetriesFailTheJobAndTheLogsStay) {
+  ModelCluster cluster(Job());
+  cluster.profile["spec"]["maxRetries"] = 1;
+  Start(&cluster);
+  cluster.EndPod("resnet-node-0", 3);
+  cluster.Settle();
+  cluster.MakeReady();
+  cluster.Settle();
+  cluster.EndPod("resnet-node-0", 4);
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().phase, Phase::kFailed);
+  EXPECT_EQ(cluster.status().reason, "RetriesExhausted");
+  EXPECT_THAT(cluster.status().message, HasSubstr("resnet-node-0 failed with exit code 4 after 1 retries"));
+  EXPECT_TRUE(cluster.IsTrue("CleanedUp"));
+  EXPECT_THAT(cluster.Workers(), ElementsAre("resnet-node-0")) << "cleanPolicy All is Running after a failure";
+  EXPECT_EQ(cluster.Get("StatefulSet/resnet-server"), nullptr);
+}
+
+TEST(S15Reconcile, ElasticJobsGoOnDegradedWhileThereAreEnough) {
+  ModelCluster cluster(Job([](Json& spec) {
+    spec["totalGPUs"] = 30;
+    spec["elastic"] = {{"minNodes", 2}};
+  }));
+  cluster.profile["spec"]["maxRetries"] = 0;
+  Start(&cluster);
+  ASSERT_EQ(cluster.status().nodes.size(), 3u);
+  cluster.EndPod("resnet-node-2", 1);
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().phase, Phase::kRunning);
+  EXPECT_TRUE(cluster.IsTrue("Degraded"));
+  EXPECT_EQ(cluster.status().nodes[2].phase, NodePhase::kLost);
+  EXPECT_EQ(cluster.created["resnet-node-2"].size(), 1u);
+  ModelCluster enough = cluster;
+  enough.EndPod("resnet-node-0", 0);
+  enough.EndPod("resnet-node-1", 0);
+  enough.Settle();
+  EXPECT_EQ(enough.status().phase, Phase::kSucceeded);
+  EXPECT_THAT(enough.status().message, HasSubstr("1 were lost"));
+  cluster.EndPod("resnet-node-1", 1);
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().reason, "RetriesExhausted");
+}
+
+TEST(S11Reconcile, AGangThatFindsNoMachinesIsReleasedAndPlannedAnew) {
+  ModelCluster cluster(Job([](Json& spec) { spec["allocation"] = {{"capacity", "Discovered"}}; }));
+  cluster.free = {{"", 10}, {"", 5}};
+  cluster.Settle();
+  cluster.MakeReady();
+  cluster.BlockPod("resnet-node-1", "no GPU is free");
+  (*cluster.Get("Pod/resnet-node-1"))["status"]["phase"] = "Pending";
+  cluster.Settle();
+  EXPECT_EQ(cluster.Workers().size(), 2u);
+  cluster.Advance(300);
+  cluster.free = {{"", 8}, {"", 4}, {"", 3}};
+  cluster.Settle();
+  EXPECT_EQ(cluster.Saw("GangReleased").empty(), false);
+  Start(&cluster);
+  EXPECT_EQ(cluster.status().phase, Phase::kRunning) << cluster.status().message;
+  EXPECT_EQ(cluster.status().nodes.size(), 3u);
+  EXPECT_THAT(CommandOf((*cluster.Get("StatefulSet/resnet-server"))["spec"]["template"], 0), HasSubstr("--workers 3 "));
+  EXPECT_GT(cluster.created["resnet-node-0"].back(), 1);
+}
+
+TEST(S14Reconcile, WhenAllHaveFinishedTheServerEndsAndPodsGoByPolicy) {
+  for (const char* policy : {"All", "Running", "None"}) {
+    ModelCluster cluster(Job());
+    cluster.profile["spec"]["cleanPolicy"] = policy;
+    Start(&cluster);
+    cluster.EndPod("resnet-node-0", 0);
+    cluster.Settle();
+    EXPECT_EQ(cluster.status().phase, Phase::kRunning) << "the other one still trains";
+    cluster.EndPod("resnet-node-1", 0);
+    for (int i = 0; i < 3; ++i) cluster.Reconciled();  // the server's pod is still there
+    EXPECT_EQ(cluster.status().phase, Phase::kCompleting);
+    cluster.Settle();
+    EXPECT_EQ(cluster.status().phase, Phase::kSucceeded);
+    EXPECT_TRUE(cluster.IsTrue("CleanedUp"));
+    EXPECT_EQ(cluster.Workers().size(), std::string(policy) == "All" ? 0u : 2u) << policy;
+    EXPECT_EQ(cluster.Get("StatefulSet/resnet-server"), nullptr);
+    EXPECT_NE(cluster.Get("PersistentVolumeClaim/resnet-checkpoints"), nullptr) << "the result";
+    EXPECT_TRUE(cluster.status().completion_time.has_value());
+    EXPECT_EQ(CountOf(cluster.Reconciled(), Verb::kPatchStatus), 0u);
+  }
+}
+
+TEST(S14Reconcile, ALastCheckpointIsNotWaitedForForever) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  cluster.EndPod("resnet-node-0", 0);
+  cluster.EndPod("resnet-node-1", 0);
+  for (int i = 0; i < 5; ++i) cluster.Reconciled();
+  ASSERT_EQ(cluster.status().phase, Phase::kCompleting);
+  cluster.Advance(119);
+  cluster.Reconciled();
+  ASSERT_EQ(cluster.status().phase, Phase::kCompleting);
+  cluster.Advance(1);
+  cluster.Reconciled();
+  EXPECT_EQ(cluster.status().phase, Phase::kSucceeded);
+  EXPECT_THAT(cluster.status().message, HasSubstr("the last checkpoint may be missing"));
+}
+
+TEST(S14Reconcile, AFinishedJobIsDeletedAfterItsTime) {
+  ModelCluster cluster(Job([](Json& spec) { spec["runPolicy"] = {{"ttlSecondsAfterFinished", 100}}; }));
+  Start(&cluster);
+  cluster.EndPod("resnet-node-0", 0);
+  cluster.EndPod("resnet-node-1", 0);
+  cluster.Settle();
+  ASSERT_EQ(cluster.status().phase, Phase::kSucceeded);
+  const Instant end = *cluster.status().completion_time + std::chrono::seconds(100);
+  while (cluster.now() < end) {
+    ASSERT_FALSE(cluster.gone());
+    const Decision decision = cluster.Reconciled();
+    ASSERT_TRUE(decision.requeue_after.has_value());
+    cluster.Advance(1);
+  }
+  cluster.Reconciled();
+  EXPECT_TRUE(cluster.gone());
+}
+
+TEST(S14Reconcile, AJobThatRunsTooLongFails) {
+  ModelCluster cluster(Job([](Json& spec) { spec["runPolicy"] = {{"activeDeadlineSeconds", 3600}}; }));
+  Start(&cluster);
+  cluster.Advance(3500);
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().phase, Phase::kRunning);
+  cluster.Advance(100);
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().reason, "DeadlineExceeded");
+  EXPECT_TRUE(cluster.Workers().empty()) << "those that ran";
+}
+
+TEST(S15Reconcile, SuspendedJobsKeepPlanAndClaimAndPassTheBarrierAgain) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  cluster.mutable_job()["spec"]["runPolicy"] = {{"suspend", true}};
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().phase, Phase::kSuspended);
+  EXPECT_TRUE(cluster.Workers().empty());
+  EXPECT_EQ(cluster.Get("StatefulSet/resnet-server"), nullptr);
+  EXPECT_NE(cluster.Get("ConfigMap/resnet-plan"), nullptr);
+  EXPECT_NE(cluster.Get("PersistentVolumeClaim/resnet-checkpoints"), nullptr);
+  EXPECT_FALSE(cluster.IsTrue("Started"));
+  cluster.Advance(100'000);
+  cluster.mutable_job()["spec"]["runPolicy"] = {{"suspend", false}, {"startDeadlineSeconds", 600}};
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().phase, Phase::kStarting) << cluster.status().message;
+  cluster.MakeReady();
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().phase, Phase::kRunning);
+  EXPECT_THAT(cluster.created["resnet-node-0"], ElementsAre(1, 2));
+  EXPECT_EQ(cluster.status().nodes[0].disruptions, 0) << "what the operator deletes is no disruption";
+}
+
+TEST(S15Reconcile, AServerThatIsGoneForLongFailsTheJob) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  (*cluster.Get("StatefulSet/resnet-server"))["status"]["readyReplicas"] = 0;
+  cluster.Reconciled();
+  EXPECT_EQ(cluster.status().phase, Phase::kRestarting);
+  EXPECT_THAT(cluster.status().Find("ServerReady")->message, HasSubstr("kubectl describe pod resnet-server-0"));
+  cluster.Advance(15 * 60 - 1);
+  cluster.Reconciled();
+  EXPECT_EQ(cluster.status().phase, Phase::kRestarting);
+  ModelCluster back = cluster;
+  back.Settle();
+  EXPECT_EQ(back.status().phase, Phase::kRunning);
+  cluster.Advance(1);
+  cluster.Reconciled();
+  EXPECT_EQ(cluster.status().reason, "ServerLost");
+}
+
+TEST(S15Reconcile, APodWhoseMachineIsSilentIsTakenAwayByForce) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  cluster.kubelets_alive = false;
+  cluster.DeleteByHand("Pod/resnet-node-1");
+  cluster.Settle(5);
+  EXPECT_EQ(cluster.status().nodes[1].disruptions, 1);
+  cluster.Advance(84);  // 30 s of grace, and a minute
+  cluster.Reconciled();
+  EXPECT_THAT(cluster.created["resnet-node-1"], ElementsAre(1));
+  cluster.Advance(10);
+  cluster.Settle(5);
+  EXPECT_THAT(cluster.created["resnet-node-1"], ElementsAre(1, 2));
+}
+
+TEST(S16Reconcile, ObjectsOfAnEarlierJobOfTheNameAreNotItsOwn) {
+  ModelCluster old(Job());
+  Start(&old);
+  Json job = JobObject();
+  job["metadata"]["uid"] = "uid-of-another";
+  job["status"] = nullptr;
+  old.mutable_job() = job;
+  const Decision decision = old.Reconciled();
+  old.Settle(5);
+  EXPECT_EQ(CountOf(decision, Verb::kDelete), 0u);
+  EXPECT_FALSE(old.IsTrue("Started"));
+  EXPECT_EQ(old.status().nodes[0].phase, NodePhase::kPending);
+}
+
+TEST(S16Reconcile, AStatusIsWrittenOnlyWhenItChanges) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  const Decision quiet = cluster.Reconciled();
+  EXPECT_TRUE(quiet.actions.empty());
+}
+
+TEST(S16Reconcile, WhateverTheJsonIsNothingThrows) {
+  const Settings settings;
+  for (const char* text : {"null", "7", "[]", "{}", R"({"metadata":[]})", R"({"metadata":{"name":7}})"}) {
+    Observed seen;
+    seen.job = Json::parse(text);
+    EXPECT_TRUE(Reconcile(settings, seen, Seconds(kEpoch)).actions.empty());
+  }
+  // Every field of a job that runs, replaced by each of these.
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  const Observed good = cluster.Observe();
+  const Json flat = good.job.flatten();
+  std::vector<Json> strange = {nullptr, 7, -1, 1e300, "\xff\xfe", true, Json::array({nullptr}), Json::object({{"a", 1}}),
+                               UINT64_MAX};
+  for (const Json& value : strange) {
+    for (const auto& [path, old] : flat.items()) {
+      Observed seen = good;
+      seen.job[Json::json_pointer(path)] = value;
+      for (const Action& action : Reconcile(settings, seen, cluster.now()).actions) (void)Dump(action.object);
+    }
+    for (size_t i = 0; i < good.objects.size(); ++i) {
+      for (const char* part : {"metadata", "status", "spec", "data", "kind"}) {
+        Observed seen = good;
+        seen.objects[i].object[part] = value;
+        (void)Reconcile(settings, seen, cluster.now());
+      }
+    }
+    Observed seen = good;
+    seen.profile->at("spec") = value;
+    (void)Reconcile(settings, seen, cluster.now());
+  }
+}
+
+TEST(S1Reconcile, AServerElsewhereIsJoinedAndNoneIsStarted) {
+  ModelCluster cluster(Job([](Json& spec) {
+    spec["server"] = {{"external", {{"host", "ams.example"}, {"port", 7700}, {"joinSecret", "ams-key"}}}};
+  }));
+  Start(&cluster);
+  EXPECT_EQ(cluster.status().phase, Phase::kRunning);
+  EXPECT_EQ(cluster.Get("StatefulSet/resnet-server"), nullptr);
+  EXPECT_EQ(cluster.Get("Secret/resnet-key"), nullptr);
+  const Json& pod = *cluster.Get("Pod/resnet-node-0");
+  EXPECT_THAT(CommandOf(pod, 0), HasSubstr("--server ams.example:7700"));
+  EXPECT_THAT(Dump(pod["spec"]["volumes"]), HasSubstr(R"("secretName":"ams-key")"));
+}
+
+TEST(S16Reconcile, SeveralClustersWorkOnOneJobAndLetItGo) {
+  ModelCluster cluster(Job([](Json& spec) {
+    spec["server"]["expose"] = "NodePort";
+    spec["sites"] = Json::array({{{"name", "ams"}, {"gpus", 10}},
+                                 {{"name", "fra"}, {"gpus", 5}, {"kubeconfigSecret", "site-fra"}}});
+  }));
+  cluster.Settle();
+  EXPECT_EQ(cluster.job()["metadata"]["finalizers"], Json::array({kFinalizer}));
+  EXPECT_EQ(cluster.Get("Pod/resnet-node-1", "fra"), nullptr) << "the server's port is not known";
+  (*cluster.Get("Service/resnet-public"))["spec"]["ports"][0]["nodePort"] = 31007;
+  Start(&cluster);
+  EXPECT_EQ(cluster.status().phase, Phase::kRunning) << cluster.status().message;
+  const Json* pod = cluster.Get("Pod/resnet-node-1", "fra");
+  ASSERT_NE(pod, nullptr);
+  EXPECT_THAT(CommandOf(*pod, 0), HasSubstr("--server 192.0.2.7:31007"));
+  EXPECT_THAT(CommandOf(*cluster.Get("Pod/resnet-node-0"), 0), HasSubstr("--server resnet-server.team.svc:7700"));
+  EXPECT_EQ((*pod)["metadata"]["ownerReferences"][0]["name"], "resnet-anchor");
+  EXPECT_NE(cluster.Get("ConfigMap/resnet-plan", "fra"), nullptr);
+  EXPECT_NE(cluster.Get("Secret/resnet-key", "fra"), nullptr);
+
+  cluster.unreachable = {"fra"};  // its pods are not seen: that is no disruption
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().nodes[1].disruptions, 0);
+  EXPECT_THAT(cluster.status().Find("Degraded")->message, HasSubstr("site fra does not answer"));
+  cluster.unreachable.clear();
+  cluster.Settle();
+  EXPECT_FALSE(cluster.IsTrue("Degraded"));
+
+  cluster.mutable_job()["metadata"]["deletionTimestamp"] = TimestampText(cluster.now());
+  ModelCluster silent = cluster;
+  cluster.Settle();
+  EXPECT_EQ(cluster.Get("ConfigMap/resnet-anchor", "fra"), nullptr);
+  EXPECT_EQ(cluster.job()["metadata"]["finalizers"], Json::array());
+  silent.unreachable = {"fra"};
+  silent.Settle();
+  EXPECT_EQ(silent.job()["metadata"]["finalizers"].size(), 1u);
+  silent.Advance(300);
+  silent.Settle();
+  EXPECT_EQ(silent.job()["metadata"]["finalizers"].size(), 0u) << "not for ever";
+}
+
+}  // namespace
+}  // namespace longhaul::kube
