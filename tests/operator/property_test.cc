@@ -17,7 +17,7 @@
 namespace longhaul::kube {
 namespace {
 
-constexpr int kRuns = 200 / LONGHAUL_SLOWNESS;
+constexpr int kRuns = 64 / LONGHAUL_SLOWNESS;
 constexpr int kFaultySteps = 120;
 constexpr int kMostSteps = 3000;  // of a second to a minute each, from the last fault to the end
 
