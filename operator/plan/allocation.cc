@@ -11,17 +11,17 @@ namespace {
 std::string Gpus(int64_t count) { return std::to_string(count) + (count == 1 ? " GPU" : " GPUs"); }
 
 AllocationError TooFew(int min, int total) {
-  return {AllocationProblem::kTooFewGpus,
-          "totalGPUs is " + std::to_string(total) + ", and a node has at least " + std::to_string(min) +
-              " (minGPUs): ask for " + std::to_string(min) + " or more"};
+  return {AllocationProblem::kTooFewGpus, "totalGPUs is " + std::to_string(total) +
+                                              ", and a node has at least " + std::to_string(min) +
+                                              " (minGPUs): ask for " + std::to_string(min) + " or more"};
 }
 
 AllocationError Unsplittable(int below, int above, size_t nodes, int min, int total) {
   return {AllocationProblem::kUnsplittable,
-          Gpus(total) + " cannot be split: " + std::to_string(nodes - 1) + " nodes have " + std::to_string(below) +
-              " at most, and " + std::to_string(nodes) + " need " + std::to_string(above) + ", at least " +
-              std::to_string(min) + " each: ask for " + std::to_string(below) + " or " + std::to_string(above) +
-              ", or raise maxGPUs",
+          Gpus(total) + " cannot be split: " + std::to_string(nodes - 1) + " nodes have " +
+              std::to_string(below) + " at most, and " + std::to_string(nodes) + " need " +
+              std::to_string(above) + ", at least " + std::to_string(min) + " each: ask for " +
+              std::to_string(below) + " or " + std::to_string(above) + ", or raise maxGPUs",
           below, above};
 }
 
@@ -70,7 +70,8 @@ std::variant<Shares, AllocationError> Allocate(const std::vector<int>& capacitie
   std::vector<size_t> order(capacities.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::erase_if(order, [&](size_t i) { return capacities[i] < min; });
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return capacities[a] > capacities[b]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return capacities[a] > capacities[b]; });
   int64_t sum = 0, before = 0;  // of the first k, and of the first k - 1
   size_t k = 0;
   while (sum < total && k < order.size()) {

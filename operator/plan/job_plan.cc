@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-
 namespace longhaul::kube {
 namespace {
 
@@ -45,7 +44,9 @@ Counts SplitSite(const TrainingJobSpec& spec, const NodeConfig& config, const st
 
 }  // namespace
 
-std::string NodeName(std::string_view job, size_t rank) { return std::string(job) + "-node-" + std::to_string(rank); }
+std::string NodeName(std::string_view job, size_t rank) {
+  return std::string(job) + "-node-" + std::to_string(rank);
+}
 
 std::variant<JobPlan, PlanError> MakePlan(const TrainingJob& job, const NodeConfig& config,
                                           const std::vector<FreeGpus>& free, std::string script) {
@@ -63,7 +64,8 @@ std::variant<JobPlan, PlanError> MakePlan(const TrainingJob& job, const NodeConf
       refused.may_pass = false;  // quotas do not change
       return refused;
     }
-    for (const Share& share : std::get<Shares>(shares)) sites.emplace_back(spec.sites[share.source].name, share.gpus);
+    for (const Share& share : std::get<Shares>(shares))
+      sites.emplace_back(spec.sites[share.source].name, share.gpus);
   }
   std::vector<PlannedNode> nodes;
   for (const auto& [site, total] : sites) {
@@ -74,8 +76,9 @@ std::variant<JobPlan, PlanError> MakePlan(const TrainingJob& job, const NodeConf
     }
   }
   if (nodes.size() > kMostNodes) {
-    return PlanError{"TooManyNodes", "the plan has " + std::to_string(nodes.size()) + " nodes, and a server has " +
-                                         std::to_string(kMostNodes) + " members at most: raise maxGPUs"};
+    return PlanError{"TooManyNodes", "the plan has " + std::to_string(nodes.size()) +
+                                         " nodes, and a server has " + std::to_string(kMostNodes) +
+                                         " members at most: raise maxGPUs"};
   }
   return PlanOf(std::move(nodes), std::move(script));
 }
@@ -102,8 +105,10 @@ Result<std::vector<PlannedNode>> ParseNodesJson(std::string_view text) {
   if (!list.is_array() || list.empty() || list.size() > kMostNodes) return wrong;
   std::vector<PlannedNode> nodes;
   for (const Json& node : list) {
-    PlannedNode planned{TextAt(node, {"name"}), TextAt(node, {"site"}), static_cast<int>(NumberAt(node, {"gpus"}, 0))};
-    if (NumberAt(node, {"rank"}, -1) != static_cast<int64_t>(nodes.size()) || planned.name.empty()) return wrong;
+    PlannedNode planned{TextAt(node, {"name"}), TextAt(node, {"site"}),
+                        static_cast<int>(NumberAt(node, {"gpus"}, 0))};
+    if (NumberAt(node, {"rank"}, -1) != static_cast<int64_t>(nodes.size()) || planned.name.empty())
+      return wrong;
     if (planned.gpus < 1 || planned.gpus > kMostGpus) return wrong;
     nodes.push_back(std::move(planned));
   }

@@ -23,52 +23,76 @@ std::vector<std::string> ServerCommand(const TrainingJob& job, const JobPlan& pl
   // --once: a job that is aborted ends the process with 1; the container starts again, and goes on from the
   // round log. --min-workers 1: a lost node does not abort the job, it is the operator that counts.
   return {"longhaul-server",
-          "--listen", "0.0.0.0:" + Port(job.spec.server.port),
-          "--workers", std::to_string(plan.nodes.size()),
-          "--min-workers", "1",
-          "--job", job.name,
-          "--key", kKeyPath,
-          "--checkpoint-dir", std::string(kCheckpointMount) + "/job",
+          "--listen",
+          "0.0.0.0:" + Port(job.spec.server.port),
+          "--workers",
+          std::to_string(plan.nodes.size()),
+          "--min-workers",
+          "1",
+          "--job",
+          job.name,
+          "--key",
+          kKeyPath,
+          "--checkpoint-dir",
+          std::string(kCheckpointMount) + "/job",
           "--round-log",
           "--once",
-          "--datagram-size", kDatagramSize,
-          "--max-load-generators", "0",
-          "--metrics", "0.0.0.0:" + Port(kServerMetricsPort),
-          "--progress", "json"};
+          "--datagram-size",
+          kDatagramSize,
+          "--max-load-generators",
+          "0",
+          "--metrics",
+          "0.0.0.0:" + Port(kServerMetricsPort),
+          "--progress",
+          "json"};
 }
 
-std::vector<std::string> EngineCommand(const TrainingJob& job, const JobPlan& plan, size_t rank, int64_t incarnation,
-                                       const std::string& server_address) {
+std::vector<std::string> EngineCommand(const TrainingJob& job, const JobPlan& plan, size_t rank,
+                                       int64_t incarnation, const std::string& server_address) {
   const PlannedNode& node = plan.nodes[rank];
   const bool ring = node.gpus <= kMostOfRing;
-  std::vector<std::string> command = {
-      "longhaul-offload",
-      "--listen", kSocketPath,
-      "--nodes", std::to_string(ring ? node.gpus : 1),
-      "--ranks-per-node", std::to_string(ring ? 1 : node.gpus),
-      "--server", server_address,
-      "--rank", std::to_string(rank),
-      "--world-size", std::to_string(plan.nodes.size()),
-      "--job", job.name,
-      "--incarnation", std::to_string(incarnation),
-      "--weight", std::to_string(node.gpus),
-      "--key", kKeyPath,
-      "--datagram-size", kDatagramSize,
-      "--connect-timeout", std::to_string(kJoinSeconds),
-      "--wait-timeout", std::to_string(kJoinSeconds),
-      "--reconnect-timeout", std::to_string(kReconnectSeconds),
-      "--metrics", "0.0.0.0:" + Port(kEngineMetricsPort),
-      "--progress", "json"};
+  std::vector<std::string> command = {"longhaul-offload",
+                                      "--listen",
+                                      kSocketPath,
+                                      "--nodes",
+                                      std::to_string(ring ? node.gpus : 1),
+                                      "--ranks-per-node",
+                                      std::to_string(ring ? 1 : node.gpus),
+                                      "--server",
+                                      server_address,
+                                      "--rank",
+                                      std::to_string(rank),
+                                      "--world-size",
+                                      std::to_string(plan.nodes.size()),
+                                      "--job",
+                                      job.name,
+                                      "--incarnation",
+                                      std::to_string(incarnation),
+                                      "--weight",
+                                      std::to_string(node.gpus),
+                                      "--key",
+                                      kKeyPath,
+                                      "--datagram-size",
+                                      kDatagramSize,
+                                      "--connect-timeout",
+                                      std::to_string(kJoinSeconds),
+                                      "--wait-timeout",
+                                      std::to_string(kJoinSeconds),
+                                      "--reconnect-timeout",
+                                      std::to_string(kReconnectSeconds),
+                                      "--metrics",
+                                      "0.0.0.0:" + Port(kEngineMetricsPort),
+                                      "--progress",
+                                      "json"};
   if (!node.site.empty()) command.insert(command.end(), {"--site", node.site});
   return command;
 }
 
-std::vector<std::string> TrainerCommand(int gpus, const std::string& script, const std::vector<std::string>& command) {
-  std::vector<std::string> words = {"longhaul-worker",
-                                    "--offload", std::string("unix:") + kSocketPath,
-                                    "--ranks", std::to_string(gpus),
-                                    "--restarts", std::to_string(kRankRestarts),
-                                    "--"};
+std::vector<std::string> TrainerCommand(int gpus, const std::string& script,
+                                        const std::vector<std::string>& command) {
+  std::vector<std::string> words = {
+      "longhaul-worker",    "--offload",  std::string("unix:") + kSocketPath, "--ranks",
+      std::to_string(gpus), "--restarts", std::to_string(kRankRestarts),      "--"};
   // The launcher numbers ranks as those of one engine; in a ring each takes the first engine that is free.
   if (gpus <= kMostOfRing) words.insert(words.end(), {"env", "-u", "LONGHAUL_SITE_RANK"});
   if (!command.empty()) {

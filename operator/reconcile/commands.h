@@ -31,9 +31,10 @@ std::string KeyFile(const std::string& job, const std::string& hex_key);
 
 std::vector<std::string> ServerCommand(const TrainingJob& job, const JobPlan& plan);
 // The ring of a pod's GPUs, and its one connection to the server.
-std::vector<std::string> EngineCommand(const TrainingJob& job, const JobPlan& plan, size_t rank, int64_t incarnation,
-                                       const std::string& server_address);
+std::vector<std::string> EngineCommand(const TrainingJob& job, const JobPlan& plan, size_t rank,
+                                       int64_t incarnation, const std::string& server_address);
 // The ranks of a pod. `command` is the template's; none: the script, by its first line or else by python3.
-std::vector<std::string> TrainerCommand(int gpus, const std::string& script, const std::vector<std::string>& command);
+std::vector<std::string> TrainerCommand(int gpus, const std::string& script,
+                                        const std::vector<std::string>& command);
 
 }  // namespace longhaul::kube

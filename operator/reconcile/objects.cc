@@ -29,7 +29,7 @@ Json Object(const char* version, const char* kind, Json metadata) {
 }
 
 Json Reference(const char* version, const char* kind, const std::string& name, const std::string& uid) {
-  return {{"apiVersion", version}, {"kind", kind}, {"name", name}, {"uid", uid}, {"controller", true},
+  return {{"apiVersion", version},     {"kind", kind}, {"name", name}, {"uid", uid}, {"controller", true},
           {"blockOwnerDeletion", true}};
 }
 
@@ -42,12 +42,17 @@ void SetDefaults(Json* object, const Json& defaults) {
 }
 
 Json PodSecurity() {
-  return {{"runAsNonRoot", true}, {"runAsUser", kUser}, {"runAsGroup", kUser}, {"fsGroup", kUser},
+  return {{"runAsNonRoot", true},
+          {"runAsUser", kUser},
+          {"runAsGroup", kUser},
+          {"fsGroup", kUser},
           {"seccompProfile", {{"type", "RuntimeDefault"}}}};
 }
 
 Json ContainerSecurity() {
-  return {{"allowPrivilegeEscalation", false}, {"privileged", false}, {"capabilities", {{"drop", Json::array({"ALL"})}}}};
+  return {{"allowPrivilegeEscalation", false},
+          {"privileged", false},
+          {"capabilities", {{"drop", Json::array({"ALL"})}}}};
 }
 
 Json HttpProbe(const char* path, int port, int period, int failures) {
@@ -76,8 +81,8 @@ std::string KeySecretOf(const TrainingJob& job) {
 void AddKey(const TrainingJob& job, const Settings& settings, Json* pod) {
   Json& volumes = (*pod)["volumes"];
   if (!volumes.is_array()) volumes = Json::array();
-  volumes.push_back(
-      {{"name", "longhaul-secret"}, {"secret", {{"secretName", KeySecretOf(job)}, {"defaultMode", kKeyMode}}}});
+  volumes.push_back({{"name", "longhaul-secret"},
+                     {"secret", {{"secretName", KeySecretOf(job)}, {"defaultMode", kKeyMode}}}});
   volumes.push_back({{"name", "longhaul-key"}, {"emptyDir", {{"medium", "Memory"}}}});
   Json& first = (*pod)["initContainers"];
   if (!first.is_array()) first = Json::array();
@@ -105,8 +110,8 @@ Json EngineContainer(const TrainingJob& job, const JobPlan& plan, const Settings
           {"readinessProbe", HttpProbe("/readyz", kEngineMetricsPort, 2, 3)},
           {"livenessProbe", HttpProbe("/healthz", kEngineMetricsPort, 10, 6)},
           {"securityContext", ContainerSecurity()},
-          {"volumeMounts",
-           Json::array({Mount("longhaul-run", "/run/longhaul", false), Mount("longhaul-key", "/etc/longhaul/key", true)})}};
+          {"volumeMounts", Json::array({Mount("longhaul-run", "/run/longhaul", false),
+                                        Mount("longhaul-key", "/etc/longhaul/key", true)})}};
 }
 
 Json TrainerContainer(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan, size_t rank) {
@@ -116,7 +121,8 @@ Json TrainerContainer(const TrainingJob& job, const NodeConfig& config, const Jo
   std::vector<std::string> command;
   for (const char* key : {"command", "args"}) {
     if (!At(container, {key}).is_array()) continue;
-    for (const Json& word : container[key]) command.push_back(word.is_string() ? word.get<std::string>() : "");
+    for (const Json& word : container[key])
+      command.push_back(word.is_string() ? word.get<std::string>() : "");
   }
   container.erase("args");
   container["name"] = kTrainer;
@@ -165,7 +171,8 @@ Owner JobOwner(const TrainingJob& job) {
 }
 
 Owner AnchorOwner(const std::string& cluster, const Json& anchor) {
-  return {cluster, Reference("v1", "ConfigMap", TextAt(anchor, {"metadata", "name"}), TextAt(anchor, {"metadata", "uid"}))};
+  return {cluster, Reference("v1", "ConfigMap", TextAt(anchor, {"metadata", "name"}),
+                             TextAt(anchor, {"metadata", "uid"}))};
 }
 
 Json Anchor(const TrainingJob& job) {
@@ -200,7 +207,9 @@ Json StorageClaim(const TrainingJob& job) {
 namespace {
 
 Json ServicePorts(const TrainingJob& job) {
-  return Json::array({{{"name", "longhaul"}, {"protocol", "UDP"}, {"port", job.spec.server.port},
+  return Json::array({{{"name", "longhaul"},
+                       {"protocol", "UDP"},
+                       {"port", job.spec.server.port},
                        {"targetPort", job.spec.server.port}}});
 }
 
@@ -237,7 +246,8 @@ Json NodesService(const TrainingJob& job, const Owner& owner) {
   return service;
 }
 
-Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan, const Settings& settings) {
+Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan,
+               const Settings& settings) {
   Json labels = Labels(job);
   labels[kRoleLabel] = "server";
   labels[kPlanLabel] = plan.hash;
@@ -282,8 +292,8 @@ Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
   return set;
 }
 
-Json WorkerPod(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan, const Settings& settings,
-               const WorkerPodParts& parts, const Owner& owner) {
+Json WorkerPod(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan,
+               const Settings& settings, const WorkerPodParts& parts, const Owner& owner) {
   const PlannedNode& node = plan.nodes[parts.rank];
   Json pod = Object("v1", "Pod", Metadata(job, node.name, owner));
   for (const char* map : {"labels", "annotations"}) {
@@ -315,7 +325,8 @@ Json WorkerPod(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
   Json& volumes = spec["volumes"];
   if (!volumes.is_array()) volumes = Json::array();
   volumes.push_back({{"name", "longhaul-run"}, {"emptyDir", Json::object()}});
-  volumes.push_back({{"name", "longhaul-plan"}, {"configMap", {{"name", PlanName(job)}, {"defaultMode", kPlanMode}}}});
+  volumes.push_back(
+      {{"name", "longhaul-plan"}, {"configMap", {{"name", PlanName(job)}, {"defaultMode", kPlanMode}}}});
   if (job.spec.data && !job.spec.data->claim.empty()) {
     volumes.push_back({{"name", "longhaul-data"},
                        {"persistentVolumeClaim", {{"claimName", job.spec.data->claim}, {"readOnly", true}}}});
@@ -325,7 +336,8 @@ Json WorkerPod(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
   return pod;
 }
 
-std::string ServerAddress(const TrainingJob& job, bool remote, const Json& public_service, const Json& server_pod) {
+std::string ServerAddress(const TrainingJob& job, bool remote, const Json& public_service,
+                          const Json& server_pod) {
   const ServerSpec& server = job.spec.server;
   if (server.external) return server.external->host + ":" + std::to_string(server.external->port);
   const std::string port = std::to_string(server.port);

@@ -11,13 +11,13 @@
 namespace longhaul::kube {
 
 // Names of the objects: <job>-<part>.
-std::string PlanName(const TrainingJob& job);      // ConfigMap
-std::string ServerName(const TrainingJob& job);    // StatefulSet and its headless Service
-std::string PublicName(const TrainingJob& job);    // Service of type NodePort or LoadBalancer
-std::string NodesName(const TrainingJob& job);     // headless Service of the worker pods
-std::string StorageName(const TrainingJob& job);   // PersistentVolumeClaim
-std::string KeyName(const TrainingJob& job);       // Secret
-std::string AnchorName(const TrainingJob& job);    // ConfigMap that owns a remote site's objects
+std::string PlanName(const TrainingJob& job);     // ConfigMap
+std::string ServerName(const TrainingJob& job);   // StatefulSet and its headless Service
+std::string PublicName(const TrainingJob& job);   // Service of type NodePort or LoadBalancer
+std::string NodesName(const TrainingJob& job);    // headless Service of the worker pods
+std::string StorageName(const TrainingJob& job);  // PersistentVolumeClaim
+std::string KeyName(const TrainingJob& job);      // Secret
+std::string AnchorName(const TrainingJob& job);   // ConfigMap that owns a remote site's objects
 
 // Where objects of a remote site hang on: its anchor. Of the job's own cluster: the job.
 struct Owner {
@@ -34,7 +34,8 @@ Json StorageClaim(const TrainingJob& job);
 Json ServerService(const TrainingJob& job);
 Json PublicService(const TrainingJob& job);
 Json NodesService(const TrainingJob& job, const Owner& owner);
-Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan, const Settings& settings);
+Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan,
+               const Settings& settings);
 Json Anchor(const TrainingJob& job);
 
 // One training node: its engine and its ranks.
@@ -43,11 +44,12 @@ struct WorkerPodParts {
   int64_t incarnation = 0;
   std::string server_address;
 };
-Json WorkerPod(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan, const Settings& settings,
-               const WorkerPodParts& parts, const Owner& owner);
+Json WorkerPod(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan,
+               const Settings& settings, const WorkerPodParts& parts, const Owner& owner);
 
 // "longhaul-server:7700", as a pod of that cluster reaches it. Of another cluster it follows from what is
 // observed of the service and of the server's pod; "" while it is not known.
-std::string ServerAddress(const TrainingJob& job, bool remote, const Json& public_service, const Json& server_pod);
+std::string ServerAddress(const TrainingJob& job, bool remote, const Json& public_service,
+                          const Json& server_pod);
 
 }  // namespace longhaul::kube

@@ -11,9 +11,15 @@ namespace longhaul::kube {
 namespace {
 
 // status.reason of a failed pod that did not fail by itself (kubelet, taint manager, scheduler).
-constexpr std::array<std::string_view, 9> kDisruptions = {
-    "Evicted",    "Preempting", "NodeLost",       "NodeShutdown",           "Terminated",
-    "Shutdown",   "NodeAffinity", "UnexpectedAdmissionError", "TopologyAffinityError"};
+constexpr std::array<std::string_view, 9> kDisruptions = {"Evicted",
+                                                          "Preempting",
+                                                          "NodeLost",
+                                                          "NodeShutdown",
+                                                          "Terminated",
+                                                          "Shutdown",
+                                                          "NodeAffinity",
+                                                          "UnexpectedAdmissionError",
+                                                          "TopologyAffinityError"};
 constexpr size_t kMostTrouble = 256;  // of a message of others, which may be long
 
 const Json& ConditionOf(const Json& pod, std::string_view type) {
@@ -53,7 +59,8 @@ bool IsDisruption(const Json& pod) {
 
 std::string TroubleOf(const Json& pod) {
   if (ConditionIs(pod, "PodScheduled", "False")) {
-    return "no machine takes it: " + TextAt(ConditionOf(pod, "PodScheduled"), {"message"}).substr(0, kMostTrouble);
+    return "no machine takes it: " +
+           TextAt(ConditionOf(pod, "PodScheduled"), {"message"}).substr(0, kMostTrouble);
   }
   for (const char* list : {"initContainerStatuses", "containerStatuses"}) {
     const Json& statuses = At(pod, {"status", list});
@@ -93,7 +100,8 @@ PodView ReadPod(const Json& pod) {
   view.fate = FateOf(pod, view.exit_code);
   view.created = ParseTimestamp(TextAt(pod, {"metadata", "creationTimestamp"})).value_or(Instant());
   if (!At(pod, {"metadata", "deletionTimestamp"}).is_null()) {
-    view.deleting_until = ParseTimestamp(TextAt(pod, {"metadata", "deletionTimestamp"})).value_or(view.created);
+    view.deleting_until =
+        ParseTimestamp(TextAt(pod, {"metadata", "deletionTimestamp"})).value_or(view.created);
   }
   const Json& scheduled = ConditionOf(pod, "PodScheduled");
   view.unschedulable = view.fate == PodFate::kWaiting && TextAt(scheduled, {"status"}) == "False" &&

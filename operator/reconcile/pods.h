@@ -11,8 +11,8 @@
 namespace longhaul::kube {
 
 enum class PodFate : uint8_t {
-  kWaiting,    // not on a machine yet, or its containers have not started
-  kStarting,   // runs, not ready
+  kWaiting,   // not on a machine yet, or its containers have not started
+  kStarting,  // runs, not ready
   kReady,
   kSucceeded,
   kFailed,     // by itself: an exit code other than 0

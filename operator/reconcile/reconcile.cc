@@ -8,15 +8,9 @@
 namespace longhaul::kube {
 namespace {
 
-constexpr Duration kSoon = std::chrono::seconds(1);       // what was just asked for is seen then
-constexpr Duration kLookAgain = std::chrono::seconds(10);  // for what others do: profiles, scripts, free GPUs
-// From the request to end to the server's last word: 30 s of grace, and its machine's delay. A checkpoint that
-// takes longer is not waited for; the ones before are there.
+// From the request to end to the server's last word: 30 s of grace, and its machine's delay. A checkpoint
+// that takes longer is not waited for; the ones before are there.
 constexpr Duration kCompletion = std::chrono::minutes(2);
-// Beyond a pod's grace: its machine is silent, and the pod is taken out of the way by force. A process that
-// still runs there is fenced by its incarnation.
-constexpr Duration kForce = std::chrono::minutes(1);
-
 constexpr Instant WholeSeconds(Instant now) {
   return Instant::FromNanoseconds(now.nanoseconds() / 1'000'000'000 * 1'000'000'000);
 }
@@ -25,25 +19,14 @@ const Json kNone;
 
 }  // namespace
 
-Duration Backoff(int64_t n) { return std::chrono::seconds(n > 6 ? 60 : std::min<int64_t>(60, int64_t{1} << (n - 1))); }
+Duration Backoff(int64_t n) {
+  return std::chrono::seconds(n > 6 ? 60 : std::min<int64_t>(60, int64_t{1} << (n - 1)));
+}
 
 Decision Reconcile(const Settings& settings, const Observed& observed, Instant now) {
   auto job = ParseTrainingJob(observed.job);
   if (!job.ok()) return {};
   return Pass(settings, observed, WholeSeconds(now), std::move(*job)).Run();
-}
-
-Pass::Pass(const Settings& settings, const Observed& seen, Instant now, TrainingJob job)
-    : settings_(settings), seen_(seen), now_(now), job_(std::move(job)), next_(job_.status) {
-  next_.observed_generation = job_.generation;
-  if (!job_.requester.empty()) next_.requester = job_.requester;
-  if (seen_.progress) next_.progress = seen_.progress;
-  for (const SiteObject& one : seen_.objects) {
-    const Json& labels = At(one.object, {"metadata", "labels"});
-    if (TextAt(one.object, {"kind"}) != "Pod" || TextAt(labels, {kUidLabel}) != job_.uid) continue;
-    if (TextAt(labels, {kRoleLabel}) != "worker") continue;
-    pods_[TextAt(one.object, {"metadata", "name"})] = {one.cluster, ReadPod(one.object), &one.object};
-  }
 }
 
 Decision Pass::Run() {
@@ -118,7 +101,8 @@ bool Pass::TakeConfiguration() {
   if (job_.spec.server.expose == Expose::kHostNetwork && !job_.spec.server.external &&
       (job_.spec.node || At(config_.node_template, {"spec", "hostNetwork"}) != true)) {
     Fail("BadTemplate",
-         "spec.server.expose: HostNetwork needs a profile whose nodeTemplate.spec.hostNetwork is true: choose NodePort "
+         "spec.server.expose: HostNetwork needs a profile whose nodeTemplate.spec.hostNetwork is true: "
+         "choose NodePort "
          "or LoadBalancer, or ask an administrator for such a profile");
     return false;
   }
@@ -137,8 +121,9 @@ bool Pass::Authorize() {
       return true;
     case Permission::kDenied:
       Set("Authorized", false, "Denied", person + " may not use " + what);
-      Fail("Unauthorized", person + " may not use " + what + ": ask an administrator for the RBAC verb \"use\" on it" +
-                               (seen_.permission_message.empty() ? "" : " (" + seen_.permission_message + ")"));
+      Fail("Unauthorized",
+           person + " may not use " + what + ": ask an administrator for the RBAC verb \"use\" on it" +
+               (seen_.permission_message.empty() ? "" : " (" + seen_.permission_message + ")"));
       return false;
     case Permission::kUnknown:
       break;
@@ -161,8 +146,9 @@ std::optional<std::string> Pass::ScriptText() {
     return std::nullopt;
   }
   if (found.get_ref<const std::string&>().size() > kMostScriptBytes) {
-    Fail("InvalidSpec", where + " is longer than " + std::to_string(kMostScriptBytes) + " bytes: load what is long from "
-                                "the data or the image");
+    Fail("InvalidSpec", where + " is longer than " + std::to_string(kMostScriptBytes) +
+                            " bytes: load what is long from "
+                            "the data or the image");
     return std::nullopt;
   }
   return found.get<std::string>();
@@ -185,8 +171,8 @@ bool Pass::Adopt(const JobPlan& plan) {
   }
   next_.plan_hash = plan.hash;
   next_.ready_nodes = "0/" + std::to_string(plan.nodes.size());
-  const std::string message =
-      std::to_string(job_.spec.total_gpus) + " GPUs on " + std::to_string(plan.nodes.size()) + " nodes: " + counts;
+  const std::string message = std::to_string(job_.spec.total_gpus) + " GPUs on " +
+                              std::to_string(plan.nodes.size()) + " nodes: " + counts;
   Set("Planned", true, "Planned", message);
   Set("NodesReady", false, "Planned", "no pod is there yet");
   To(Phase::kPlanned, "Planned", message);
@@ -210,13 +196,6 @@ bool Pass::MakeNewPlan(const std::string& script) {
     Fail(error.reason, error.message);
   }
   return false;
-}
-
-// A gang that was released before the start gets a plan of what is free by now.
-bool Pass::ReleasedBeforeStart() const {
-  const Condition* ready = next_.Find("NodesReady");
-  return !started() && job_.spec.capacity == Capacity::kDiscovered && ready != nullptr &&
-         ready->reason == "Unschedulable";
 }
 
 bool Pass::WantsAnotherPlan() const {
@@ -262,224 +241,6 @@ bool Pass::EnsurePlan() {
   return true;
 }
 
-// --- determine: what has become of the nodes
-
-int64_t Pass::Incarnation(const NodeStatus& node) const { return next_.attempt + node.retries + node.disruptions; }
-
-void Pass::Again(size_t rank, bool own_failure, const std::string& why) {
-  NodeStatus& node = next_.nodes[rank];
-  if (own_failure && node.retries >= config_.max_retries) return Lose(rank);
-  ++(own_failure ? node.retries : node.disruptions);
-  node.phase = NodePhase::kPending;
-  node.pod_ip.clear();
-  const Duration wait = Backoff(node.retries + node.disruptions);
-  node.retry_at = now_ + wait;
-  Event(true, own_failure ? "NodeFailed" : "NodeDisrupted",
-        node.name + ": " + why + "; a new pod follows in " +
-            std::to_string(std::chrono::duration_cast<std::chrono::seconds>(wait).count()) + " s" +
-            (own_failure ? " (retry " + std::to_string(node.retries) + " of " + std::to_string(config_.max_retries) + ")"
-                         : " (does not count as a retry)"));
-}
-
-void Pass::Lose(size_t rank) {
-  NodeStatus& node = next_.nodes[rank];
-  node.phase = NodePhase::kLost;
-  node.pod_ip.clear();
-  const std::string what = node.name + " failed with exit code " + std::to_string(node.last_exit_code.value_or(0)) +
-                           " after " + std::to_string(node.retries) + " retries: see its log (kubectl logs " + node.name +
-                           " -c trainer)";
-  const size_t survivors = next_.nodes.size() - CountOf(NodePhase::kLost);
-  if (EnoughFor(survivors)) {
-    Set("Degraded", true, "NodesLost", what + "; the job goes on with " + std::to_string(survivors) + " nodes");
-    Event(true, "Degraded", what);
-    return;
-  }
-  Fail("RetriesExhausted", what + (job_.spec.min_nodes ? "; fewer than elastic.minNodes are left"
-                                                       : ", or set elastic.minNodes to go on without such nodes"));
-}
-
-void Pass::ReleaseGang() {
-  // Every pod becomes one of an earlier attempt.
-  ++next_.attempt;
-  const Duration wait = Backoff(next_.attempt - 1);
-  for (NodeStatus& node : next_.nodes) {
-    if (node.phase == NodePhase::kSucceeded || node.phase == NodePhase::kLost) continue;
-    node.phase = NodePhase::kPending;
-    node.pod_ip.clear();
-    node.retry_at = now_ + wait;
-  }
-  Set("NodesReady", false, "Unschedulable",
-      trouble_ + "; all pods are released, and tried again later: add nodes, or ask for fewer GPUs");
-  Event(true, "GangReleased", "not all nodes have found a machine in time: " + trouble_);
-}
-
-void Pass::CountNode(size_t rank, bool* release) {
-  NodeStatus& node = next_.nodes[rank];
-  if (node.phase == NodePhase::kSucceeded || node.phase == NodePhase::kLost) return;
-  if (!Reachable(ClusterOf(node.site))) return;
-  const auto found = pods_.find(node.name);
-  if (found == pods_.end()) {
-    if (node.phase != NodePhase::kPending) Again(rank, false, "its pod is gone");
-    return;
-  }
-  const PodView& pod = found->second.view;
-  if (pod.incarnation > Incarnation(node)) {
-    // The status is older than the pod: it was seen too early, and the write fails, or other hands set it back.
-    next_.attempt += pod.incarnation - Incarnation(node);
-    return;
-  }
-  if (pod.incarnation < Incarnation(node) || pod.plan != next_.plan_hash) return;
-  if (!pod.trouble.empty() && trouble_.empty()) trouble_ = node.name + ": " + pod.trouble;
-  if (pod.fate == PodFate::kSucceeded) {
-    node.phase = NodePhase::kSucceeded;
-    node.last_exit_code = 0;
-    Event(false, "NodeSucceeded", node.name + " has finished");
-    return;
-  }
-  if (pod.fate == PodFate::kFailed || pod.fate == PodFate::kDisrupted || pod.deleting_until) {
-    node.last_exit_code = pod.exit_code;
-    // What ends while it is deleted was told to.
-    const bool own = pod.fate == PodFate::kFailed && !pod.deleting_until;
-    return Again(rank, own, own ? "exit code " + std::to_string(pod.exit_code.value_or(0)) : "evicted or deleted");
-  }
-  node.phase = pod.fate == PodFate::kReady ? NodePhase::kReady : NodePhase::kStarting;
-  node.pod_ip = pod.ip;
-  if (!pod.unschedulable || settings_.gang_timeout == Duration(0)) return;
-  if (started() && EnoughFor(CountOf(NodePhase::kReady))) {
-    Set("Degraded", true, "NodesWait", trouble_ + "; the job goes on with the others");
-    return;
-  }
-  const Instant until = pod.created + settings_.gang_timeout;
-  if (until <= now_) {
-    *release = true;
-  } else {
-    RequeueAt(until);
-  }
-}
-
-bool Pass::CountNodes() {
-  bool release = false;
-  for (size_t rank = 0; rank < next_.nodes.size() && !IsTerminal(next_.phase); ++rank) CountNode(rank, &release);
-  if (IsTerminal(next_.phase)) return true;
-  if (release) ReleaseGang();
-  bool counted = next_.attempt != job_.status.attempt;
-  for (size_t rank = 0; rank < next_.nodes.size(); ++rank) {
-    const NodeStatus &now = next_.nodes[rank], &before = job_.status.nodes[rank];
-    const bool ended = now.phase == NodePhase::kSucceeded || now.phase == NodePhase::kLost;
-    counted |= now.retries != before.retries || now.disruptions != before.disruptions;
-    counted |= ended && now.phase != before.phase;
-  }
-  if (counted) RequeueIn(kSoon);
-  return counted;
-}
-
-size_t Pass::CountOf(NodePhase phase) const {
-  return static_cast<size_t>(
-      std::count_if(next_.nodes.begin(), next_.nodes.end(), [&](const NodeStatus& node) { return node.phase == phase; }));
-}
-
-bool Pass::EnoughFor(size_t nodes) const {
-  return job_.spec.min_nodes && nodes >= std::min(static_cast<size_t>(*job_.spec.min_nodes), next_.nodes.size());
-}
-
-// --- control: objects
-
-void Pass::Provision() {
-  ProvisionServer();
-  ProvisionRemote();
-  ProvisionPods();
-}
-
-void Pass::ProvisionServer() {
-  const auto need = [&](Json object) {
-    if (!Find(TextAt(object, {"kind"}), TextAt(object, {"metadata", "name"})).is_null()) return;
-    waits_for_objects_ = true;
-    Create(std::move(object));
-  };
-  need(NodesService(job_, JobOwner(job_)));
-  if (job_.spec.server.external) return;
-  if (job_.spec.server.storage) need(StorageClaim(job_));
-  need(ServerService(job_));
-  if (job_.spec.server.expose == Expose::kNodePort || job_.spec.server.expose == Expose::kLoadBalancer) {
-    need(PublicService(job_));
-  }
-  // It is not read: made as long as the server may wait for it.
-  if (!ServerReady()) Create(KeySecret(job_, seen_.job_key, JobOwner(job_)));
-  need(ServerSet(job_, config_, plan_, settings_));
-  // That of a plan before has another number of members.
-  if (TextAt(Find("StatefulSet", ServerName(job_)), {"metadata", "labels", kPlanLabel}) != plan_.hash) StopServer();
-}
-
-// It takes leave of its members and writes its last checkpoint; the claim stays.
-void Pass::StopServer() {
-  const Json& set = Find("StatefulSet", ServerName(job_));
-  if (!set.is_null() && At(set, {"metadata", "deletionTimestamp"}).is_null()) Delete(set, "");
-}
-
-void Pass::ProvisionRemote() {
-  for (const std::string& cluster : RemoteClusters()) {
-    if (!Reachable(cluster)) continue;
-    const auto owner = OwnerIn(cluster);
-    if (!owner) {
-      waits_for_objects_ = true;
-      Create(Anchor(job_), cluster);
-      continue;
-    }
-    if (Find("ConfigMap", PlanName(job_), cluster).is_null()) Create(PlanMap(job_, plan_, *owner), cluster);
-    if (Find("Service", NodesName(job_), cluster).is_null()) {
-      Create(NodesService(job_, *owner), cluster);
-      if (!job_.spec.server.external) Create(KeySecret(job_, seen_.job_key, *owner), cluster);
-    }
-  }
-}
-
-void Pass::ProvisionPods() {
-  for (size_t rank = 0; rank < next_.nodes.size(); ++rank) {
-    const NodeStatus& node = next_.nodes[rank];
-    const std::string cluster = ClusterOf(node.site);
-    if (!Reachable(cluster) || node.phase == NodePhase::kSucceeded || node.phase == NodePhase::kLost) continue;
-    if (const auto found = pods_.find(node.name); found != pods_.end()) {
-      const PodView& pod = found->second.view;
-      if (pod.incarnation == Incarnation(node) && pod.plan == next_.plan_hash) continue;
-      waits_for_objects_ = true;
-      if (node.retry_at && *node.retry_at > now_ && pod.fate >= PodFate::kSucceeded) {
-        RequeueAt(*node.retry_at);  // its log may be read until the next one needs the name
-      } else if (!pod.deleting_until) {
-        Delete(*found->second.object, found->second.cluster);
-      } else if (*pod.deleting_until + kForce <= now_) {
-        Delete(*found->second.object, found->second.cluster, 0);
-      } else {
-        RequeueAt(*pod.deleting_until + kForce);
-      }
-      continue;
-    }
-    waits_for_objects_ = true;
-    if (node.retry_at && *node.retry_at > now_) {
-      RequeueAt(*node.retry_at);
-      continue;
-    }
-    if (ReleasedBeforeStart()) {
-      RequeueIn(kSoon);
-      continue;
-    }
-    const auto owner = OwnerIn(cluster);
-    const std::string address = ServerAddress(job_, !cluster.empty(), Find("Service", PublicName(job_)), ServerPod());
-    // A pod without a server would fail, and count.
-    if (!plan_seen_ || !owner || !ServerReady() || address.empty()) {
-      RequeueIn(kLookAgain);
-      continue;
-    }
-    Create(WorkerPod(job_, config_, plan_, settings_, {rank, Incarnation(node), address}, *owner), cluster);
-    RequeueIn(kSoon);
-  }
-  // Pods of a plan that had more nodes.
-  for (const auto& [name, pod] : pods_) {
-    const bool planned = std::any_of(next_.nodes.begin(), next_.nodes.end(),
-                                     [&name = name](const NodeStatus& node) { return node.name == name; });
-    if (!planned && !pod.view.deleting_until) Delete(*pod.object, pod.cluster);
-  }
-}
-
 // --- control: phases
 
 void Pass::Assess() {
@@ -488,18 +249,21 @@ void Pass::Assess() {
   next_.ready_nodes = std::to_string(ready) + "/" + std::to_string(planned);
   for (const std::string& cluster : seen_.unreachable) {
     Set("Degraded", true, "SiteUnreachable",
-        "site " + (cluster.empty() ? "of the job" : cluster) + " does not answer: its nodes are left as they are");
+        "site " + (cluster.empty() ? "of the job" : cluster) +
+            " does not answer: its nodes are left as they are");
   }
   const Condition* degraded = next_.Find("Degraded");
   if (seen_.unreachable.empty() && degraded != nullptr && degraded->reason == "SiteUnreachable") {
-    Set("Degraded", lost > 0, lost > 0 ? "NodesLost" : "SiteAnswers", lost > 0 ? "nodes are lost" : "all sites answer");
+    Set("Degraded", lost > 0, lost > 0 ? "NodesLost" : "SiteAnswers",
+        lost > 0 ? "nodes are lost" : "all sites answer");
   }
   if (ready == planned && degraded != nullptr && degraded->reason == "NodesWait") {
     Set("Degraded", false, "Whole", "every node is ready");
   }
   if (done + lost == planned && planned > 0) {
     Set("Succeeded", false, "Completing", "all nodes have finished; the server writes its last checkpoint");
-    To(Phase::kCompleting, "NodesFinished", std::to_string(done) + " of " + std::to_string(planned) + " nodes have finished");
+    To(Phase::kCompleting, "NodesFinished",
+       std::to_string(done) + " of " + std::to_string(planned) + " nodes have finished");
     RequeueIn(kSoon);
     return;
   }
@@ -537,9 +301,11 @@ void Pass::Assess() {
   if (server || settings_.server_timeout == Duration(0)) return;
   const Instant until = next_.Find("ServerReady")->since + settings_.server_timeout;
   if (until > now_) return RequeueAt(until);
-  Fail("ServerLost", "the server was not ready for " +
-                         std::to_string(std::chrono::duration_cast<std::chrono::minutes>(settings_.server_timeout).count()) +
-                         " minutes: see its log; its checkpoints are in the claim " + StorageName(job_));
+  Fail(
+      "ServerLost",
+      "the server was not ready for " +
+          std::to_string(std::chrono::duration_cast<std::chrono::minutes>(settings_.server_timeout).count()) +
+          " minutes: see its log; its checkpoints are in the claim " + StorageName(job_));
 }
 
 void Pass::Complete() {
@@ -619,24 +385,14 @@ bool Pass::Overdue() {
 
 // --- the end
 
-void Pass::Finish(Phase phase, std::string_view reason, std::string message) {
-  next_.completion_time = now_;
-  To(phase, reason, std::move(message));
-  RequeueIn(kSoon);
-}
-
-void Pass::Fail(std::string_view reason, std::string message) {
-  Set("Failed", true, reason, message);
-  Finish(Phase::kFailed, reason, std::move(message));
-}
-
 void Pass::CleanUp() {
   CleanPolicy policy = config_.clean_policy;
   if (policy == CleanPolicy::kAll && next_.phase == Phase::kFailed) policy = CleanPolicy::kRunning;
   bool clean = true;
   const auto remove = [&](const Json& object, const std::string& cluster) {
     clean = false;
-    if (At(object, {"metadata", "deletionTimestamp"}).is_null() && Reachable(cluster)) Delete(object, cluster);
+    if (At(object, {"metadata", "deletionTimestamp"}).is_null() && Reachable(cluster))
+      Delete(object, cluster);
   };
   if (policy != CleanPolicy::kNone) {
     for (const auto& [name, pod] : pods_) {
@@ -646,7 +402,8 @@ void Pass::CleanUp() {
   }
   if (policy != CleanPolicy::kNone || next_.phase == Phase::kSucceeded) {
     for (const char* kind : {"StatefulSet", "Service"}) {
-      const Json& object = Find(kind, std::string_view(kind) == "Service" ? PublicName(job_) : ServerName(job_));
+      const Json& object =
+          Find(kind, std::string_view(kind) == "Service" ? PublicName(job_) : ServerName(job_));
       if (!object.is_null()) remove(object, "");
     }
   }
@@ -664,13 +421,6 @@ bool Pass::HoldFinalizer() {
   return true;
 }
 
-// Of ours alone: those of others have other field managers.
-void Pass::PatchFinalizers(Json finalizers) {
-  Json job = JobHead();
-  job["metadata"]["finalizers"] = std::move(finalizers);
-  out_.actions.push_back({Verb::kPatchJob, "", std::move(job), std::nullopt});
-}
-
 // Objects of the job's own cluster go with it, by their owner.
 void Pass::LetGo() {
   if (!job_.has_finalizer) return;
@@ -684,117 +434,9 @@ void Pass::LetGo() {
   for (const std::string& cluster : RemoteClusters()) gone &= Reachable(cluster);
   const Instant until = *job_.deleted + settings_.finalizer_timeout;
   if (!gone && until > now_) return RequeueAt(std::min(until, now_ + kLookAgain));
-  if (!gone) Event(true, "SiteUnreachable", "a site did not let its objects go in time: delete them there by hand");
+  if (!gone)
+    Event(true, "SiteUnreachable", "a site did not let its objects go in time: delete them there by hand");
   PatchFinalizers(Json::array());
-}
-
-// --- helpers
-
-void Pass::To(Phase phase, std::string_view reason, std::string message) {
-  const bool moves = next_.phase != phase;
-  next_.phase = phase;
-  next_.reason = reason;
-  next_.message = message;
-  if (moves) Event(phase == Phase::kFailed || phase == Phase::kRestarting, reason, message);
-}
-
-void Pass::Set(std::string_view type, bool value, std::string_view reason, std::string message) {
-  (void)next_.Set(type, value ? ConditionStatus::kTrue : ConditionStatus::kFalse, reason, std::move(message), now_);
-}
-
-void Pass::Event(bool warning, std::string_view reason, const std::string& message) {
-  out_.actions.push_back({Verb::kEvent, "",
-                          {{"type", warning ? "Warning" : "Normal"}, {"reason", reason}, {"message", message}},
-                          std::nullopt});
-}
-
-void Pass::Create(Json object, const std::string& cluster) {
-  out_.actions.push_back({Verb::kCreate, cluster, std::move(object), std::nullopt});
-}
-
-void Pass::Delete(const Json& object, const std::string& cluster, std::optional<int64_t> grace) {
-  Json which = {{"apiVersion", TextAt(object, {"apiVersion"})},
-                {"kind", TextAt(object, {"kind"})},
-                {"metadata",
-                 {{"name", TextAt(object, {"metadata", "name"})},
-                  {"namespace", job_.name_space},
-                  {"uid", TextAt(object, {"metadata", "uid"})}}}};
-  out_.actions.push_back({Verb::kDelete, cluster, std::move(which), grace});
-  RequeueIn(kLookAgain);
-}
-
-void Pass::RequeueAt(Instant at) {
-  const Duration wait = std::max<Duration>(at - now_, kSoon);
-  if (!out_.requeue_after || wait < *out_.requeue_after) out_.requeue_after = wait;
-}
-
-Json Pass::JobHead() const {
-  return {{"apiVersion", kApiVersion},
-          {"kind", "TrainingJob"},
-          {"metadata",
-           {{"name", job_.name},
-            {"namespace", job_.name_space},
-            {"uid", job_.uid},
-            {"resourceVersion", job_.resource_version}}}};
-}
-
-Decision Pass::Publish() {
-  if (next_ == job_.status) {
-    // Whatever else is said was said before.
-    std::erase_if(out_.actions, [](const Action& action) { return action.verb == Verb::kEvent; });
-    return std::move(out_);
-  }
-  Json job = JobHead();
-  job["status"] = JobStatusJson(next_);
-  out_.actions.insert(out_.actions.begin(), {Verb::kPatchStatus, "", std::move(job), std::nullopt});
-  return std::move(out_);
-}
-
-const Json& Pass::Find(std::string_view kind, const std::string& name, const std::string& cluster) const {
-  for (const SiteObject& one : seen_.objects) {
-    if (one.cluster == cluster && TextAt(one.object, {"kind"}) == kind && TextAt(one.object, {"metadata", "name"}) == name &&
-        TextAt(one.object, {"metadata", "labels", kUidLabel}) == job_.uid) {
-      return one.object;
-    }
-  }
-  return kNone;
-}
-
-const Json& Pass::ServerPod() const { return Find("Pod", ServerName(job_) + "-0"); }
-
-bool Pass::ServerReady() const {
-  if (job_.spec.server.external) return true;
-  const Json& set = Find("StatefulSet", ServerName(job_));
-  return NumberAt(set, {"status", "readyReplicas"}, 0) > 0 && At(set, {"metadata", "deletionTimestamp"}).is_null() &&
-         TextAt(set, {"metadata", "labels", kPlanLabel}) == plan_.hash;
-}
-
-// Its last checkpoint is written: it has ended by itself, within its grace.
-bool Pass::ServerGone() const {
-  if (job_.spec.server.external) return true;
-  return Find("StatefulSet", ServerName(job_)).is_null() && ServerPod().is_null();
-}
-
-std::string Pass::ClusterOf(std::string_view site) const {
-  for (const Site& one : job_.spec.sites) {
-    if (one.name == site) return one.kubeconfig_secret.empty() ? "" : one.name;
-  }
-  return "";
-}
-
-std::vector<std::string> Pass::RemoteClusters() const {
-  std::vector<std::string> clusters;
-  for (const Site& site : job_.spec.sites) {
-    if (!site.kubeconfig_secret.empty()) clusters.push_back(site.name);
-  }
-  return clusters;
-}
-
-std::optional<Owner> Pass::OwnerIn(const std::string& cluster) const {
-  if (cluster.empty()) return JobOwner(job_);
-  const Json& anchor = Find("ConfigMap", AnchorName(job_), cluster);
-  if (anchor.is_null()) return std::nullopt;
-  return AnchorOwner(cluster, anchor);
 }
 
 }  // namespace longhaul::kube

@@ -67,7 +67,8 @@ bool IsSubdomain(std::string_view text) {
   }
 }
 
-Fields::Fields(const Json& object, std::string path, Status* status) : path_(std::move(path)), status_(status) {
+Fields::Fields(const Json& object, std::string path, Status* status)
+    : path_(std::move(path)), status_(status) {
   if (object.is_object()) {
     object_ = &object;
   } else if (!object.is_null()) {
@@ -105,8 +106,8 @@ std::optional<int64_t> Fields::OptionalNumber(std::string_view key, int64_t low,
   if (found == nullptr) return std::nullopt;
   const int64_t value = object_ == nullptr ? low : NumberAt(*object_, {key}, INT64_MIN);
   if (value >= low && value <= high) return value;
-  Fail(key, "is " + Dump(*found).substr(0, 40) + ": give a whole number from " + std::to_string(low) + " to " +
-                std::to_string(high));
+  Fail(key, "is " + Dump(*found).substr(0, 40) + ": give a whole number from " + std::to_string(low) +
+                " to " + std::to_string(high));
   return std::nullopt;
 }
 

@@ -30,7 +30,8 @@ NodeStatus ParseNode(const Json& node) {
   status.pod_ip = TextAt(node, {"podIP"});
   status.retries = CountAt(node, "retries");
   status.disruptions = CountAt(node, "disruptions");
-  if (At(node, {"lastExitCode"}).is_number_integer()) status.last_exit_code = NumberAt(node, {"lastExitCode"}, 0);
+  if (At(node, {"lastExitCode"}).is_number_integer())
+    status.last_exit_code = NumberAt(node, {"lastExitCode"}, 0);
   status.retry_at = ParseTimestamp(TextAt(node, {"retryAt"}));
   return status;
 }
@@ -97,7 +98,8 @@ JobStatus ParseJobStatus(const Json& status) {
   if (const Json& progress = At(status, {"progress"}); progress.is_object()) {
     parsed.progress.emplace();
     parsed.progress->round = NumberAt(progress, {"round"}, 0);
-    if (At(progress, {"epoch"}).is_number_integer()) parsed.progress->epoch = NumberAt(progress, {"epoch"}, 0);
+    if (At(progress, {"epoch"}).is_number_integer())
+      parsed.progress->epoch = NumberAt(progress, {"epoch"}, 0);
     if (At(progress, {"loss"}).is_number()) parsed.progress->loss = At(progress, {"loss"}).get<double>();
   }
   const Json& conditions = At(status, {"conditions"});

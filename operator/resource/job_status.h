@@ -101,6 +101,7 @@ template <>
 inline constexpr std::array<std::string_view, 5> kNamesOf<kube::NodePhase> = {"Pending", "Starting", "Ready",
                                                                               "Succeeded", "Lost"};
 template <>
-inline constexpr std::array<std::string_view, 3> kNamesOf<kube::ConditionStatus> = {"False", "True", "Unknown"};
+inline constexpr std::array<std::string_view, 3> kNamesOf<kube::ConditionStatus> = {"False", "True",
+                                                                                    "Unknown"};
 
 }  // namespace longhaul

@@ -8,17 +8,28 @@ namespace longhaul::kube {
 namespace {
 
 constexpr std::string_view kAskForProfile =
-    "only a TrainingProfile may have it: leave it out, or ask an administrator for a profile that has it and name "
+    "only a TrainingProfile may have it: leave it out, or ask an administrator for a profile that has it and "
+    "name "
     "that in spec.profileRef";
 
 // What a job's template may have. Everything else of a pod is refused: new fields of Kubernetes may give
 // rights that are not known here.
-constexpr std::array<std::string_view, 13> kPodFields = {
-    "affinity",          "containers",       "dnsConfig",       "imagePullSecrets", "nodeSelector",
-    "priorityClassName", "runtimeClassName", "schedulerName",   "securityContext",  "terminationGracePeriodSeconds",
-    "tolerations",       "volumes",          "topologySpreadConstraints"};
+constexpr std::array<std::string_view, 13> kPodFields = {"affinity",
+                                                         "containers",
+                                                         "dnsConfig",
+                                                         "imagePullSecrets",
+                                                         "nodeSelector",
+                                                         "priorityClassName",
+                                                         "runtimeClassName",
+                                                         "schedulerName",
+                                                         "securityContext",
+                                                         "terminationGracePeriodSeconds",
+                                                         "tolerations",
+                                                         "volumes",
+                                                         "topologySpreadConstraints"};
 constexpr std::array<std::string_view, 9> kContainerFields = {
-    "args", "command", "env", "imagePullPolicy", "name", "resources", "securityContext", "volumeMounts", "workingDir"};
+    "args",      "command",         "env",          "imagePullPolicy", "name",
+    "resources", "securityContext", "volumeMounts", "workingDir"};
 // The operator's own, also in a profile.
 constexpr std::array<std::string_view, 7> kOperatorsFields = {
     "automountServiceAccountToken", "ephemeralContainers", "hostname", "restartPolicy",
@@ -70,12 +81,14 @@ class Checker {
       if (of_job_ && !Contains(kPodFields, key)) Fail(where, kAskForProfile);
     }
     SecurityContext(At(pod, {"securityContext"}), path + ".securityContext");
-    Each(At(pod, {"volumes"}), path + ".volumes", [&](const Json& volume, const std::string& at) { Volume(volume, at); });
+    Each(At(pod, {"volumes"}), path + ".volumes",
+         [&](const Json& volume, const std::string& at) { Volume(volume, at); });
     const Json& containers = At(pod, {"containers"});
     if (containers.is_array() && containers.size() > 1) {
       Fail(path + ".containers", "has more than one: the pod's other container is the operator's ring");
     }
-    Each(containers, path + ".containers", [&](const Json& one, const std::string& at) { Container(one, at); });
+    Each(containers, path + ".containers",
+         [&](const Json& one, const std::string& at) { Container(one, at); });
   }
 
   template <typename F>
@@ -113,9 +126,9 @@ class Checker {
     SecurityContext(At(container, {"securityContext"}), path + ".securityContext");
     for (const std::string key : {"command", "args"}) {
       const Json& words = At(container, {key});
-      const bool good = words.is_null() || (words.is_array() && std::all_of(words.begin(), words.end(), [](const Json& word) {
-                          return word.is_string();
-                        }));
+      const bool good = words.is_null() ||
+                        (words.is_array() && std::all_of(words.begin(), words.end(),
+                                                         [](const Json& word) { return word.is_string(); }));
       if (!good) Fail(path + "." + key, "is no list of strings");
     }
     Each(At(container, {"env"}), path + ".env", [&](const Json& variable, const std::string& at) {
@@ -126,14 +139,15 @@ class Checker {
         Fail(at + ".valueFrom.secretKeyRef", kAskForProfile);
       }
     });
-    Each(At(container, {"volumeMounts"}), path + ".volumeMounts", [&](const Json& mount, const std::string& at) {
-      const std::string to = TextAt(mount, {"mountPath"});
-      for (const std::string_view ours : kPathsOfOurs) {
-        if (to == ours || to.starts_with(std::string(ours) + "/")) {
-          Fail(at + ".mountPath", "is the operator's: choose another path than " + std::string(ours));
-        }
-      }
-    });
+    Each(At(container, {"volumeMounts"}), path + ".volumeMounts",
+         [&](const Json& mount, const std::string& at) {
+           const std::string to = TextAt(mount, {"mountPath"});
+           for (const std::string_view ours : kPathsOfOurs) {
+             if (to == ours || to.starts_with(std::string(ours) + "/")) {
+               Fail(at + ".mountPath", "is the operator's: choose another path than " + std::string(ours));
+             }
+           }
+         });
     const Json& resources = At(container, {"resources"});
     if (!resources.is_null() && !resources.is_object()) Fail(path + ".resources", "is no object");
   }
@@ -167,7 +181,8 @@ class Checker {
 
 Status CheckTemplate(const Json& pod_template, TemplateOrigin origin, const std::string& path) {
   if (DeeperThan(pod_template, kMaxDepth)) {
-    return {StatusCode::kInvalidArgument, path + ": is nested deeper than " + std::to_string(kMaxDepth) + " levels"};
+    return {StatusCode::kInvalidArgument,
+            path + ": is nested deeper than " + std::to_string(kMaxDepth) + " levels"};
   }
   return Checker(origin).Check(pod_template, path);
 }

@@ -46,17 +46,16 @@ std::optional<Instant> ParseTimestamp(std::string_view text) {
   if (year < 1970 || year > 2261 || month < 0 || day < 0) return std::nullopt;
   if (hour < 0 || hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 60) return std::nullopt;
   const std::string_view fraction = text.substr(kShape.size(), text.size() - kShape.size() - 1);
-  if (!fraction.empty() &&
-      (fraction[0] != '.' || fraction.size() < 2 ||
-       fraction.substr(1).find_first_not_of("0123456789") != std::string_view::npos)) {
+  if (!fraction.empty() && (fraction[0] != '.' || fraction.size() < 2 ||
+                            fraction.substr(1).find_first_not_of("0123456789") != std::string_view::npos)) {
     return std::nullopt;
   }
   const std::chrono::year_month_day date{std::chrono::year(year),
                                          std::chrono::month(static_cast<unsigned>(month)),
                                          std::chrono::day(static_cast<unsigned>(day))};
   if (!date.ok()) return std::nullopt;
-  const int64_t seconds =
-      int64_t{std::chrono::sys_days(date).time_since_epoch().count()} * 86400 + hour * 3600 + minute * 60 + second;
+  const int64_t seconds = int64_t{std::chrono::sys_days(date).time_since_epoch().count()} * 86400 +
+                          hour * 3600 + minute * 60 + second;
   return Instant::FromNanoseconds(seconds * kSecond);
 }
 

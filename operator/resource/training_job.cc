@@ -45,11 +45,14 @@ bool IsUri(std::string_view text) {
 }
 
 bool IsHost(std::string_view text) {
-  return text.size() <= 253 && text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                                      "0123456789.:-") == std::string_view::npos;
+  return text.size() <= 253 && text.find_first_not_of(
+                                   "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                   "0123456789.:-") == std::string_view::npos;
 }
 
-bool IsImage(std::string_view text) { return text.size() <= 1024 && text.front() != '-' && IsPrintable(text); }
+bool IsImage(std::string_view text) {
+  return text.size() <= 1024 && text.front() != '-' && IsPrintable(text);
+}
 
 constexpr std::string_view kObjectName = "the name of an object: a-z, 0-9, - and .";
 
@@ -114,7 +117,8 @@ ServerSpec ReadServer(Fields fields) {
     if (server.external->host.empty()) external.Fail("host", "is missing");
     server.external->port = static_cast<uint16_t>(external.Number("port", 1, 65535, std::nullopt));
     server.external->join_secret = external.TextLike("joinSecret", IsSubdomain, kObjectName);
-    if (server.external->join_secret.empty()) external.Fail("joinSecret", "is missing: the Secret with the server's job.key");
+    if (server.external->join_secret.empty())
+      external.Fail("joinSecret", "is missing: the Secret with the server's job.key");
     external.NoOthers();
   }
   fields.NoOthers();
@@ -184,11 +188,13 @@ void CheckTogether(const TrainingJobSpec& spec, Fields& fields) {
     }
     if (sum < spec.total_gpus) {
       fields.Fail("sites", "have " + std::to_string(sum) + " GPUs together, fewer than totalGPUs, " +
-                               std::to_string(spec.total_gpus) + ": raise gpus of a site, or lower totalGPUs");
+                               std::to_string(spec.total_gpus) +
+                               ": raise gpus of a site, or lower totalGPUs");
     }
     if (remote && spec.server.expose == Expose::kHeadless && !spec.server.external) {
-      fields.Fail("server.expose", "is Headless, which pods of another cluster cannot reach: choose NodePort, "
-                                   "LoadBalancer or HostNetwork, or name a server.external");
+      fields.Fail("server.expose",
+                  "is Headless, which pods of another cluster cannot reach: choose NodePort, "
+                  "LoadBalancer or HostNetwork, or name a server.external");
     }
   }
 }
@@ -202,7 +208,8 @@ TrainingJobSpec ReadSpec(const Json& object, Status* status, Status* bad_templat
   }
   ExactlyOne(fields, "profileRef", "node");
   spec.profile = ReadReference(fields, "profileRef");
-  if (fields.Has("node")) spec.node = ReadNodeConfig(fields.Object("node"), TemplateOrigin::kJob, bad_template);
+  if (fields.Has("node"))
+    spec.node = ReadNodeConfig(fields.Object("node"), TemplateOrigin::kJob, bad_template);
   spec.total_gpus = static_cast<int>(fields.Number("totalGPUs", 1, kMostGpus, std::nullopt));
   spec.image = fields.TextLike("image", IsImage, "the name of an image, of at most 1024 characters");
   if (spec.image.empty()) fields.Fail("image", "is missing: an image with your program and longhaul in it");
@@ -216,7 +223,8 @@ TrainingJobSpec ReadSpec(const Json& object, Status* status, Status* bad_templat
   spec.server = ReadServer(fields.Object("server"));
   spec.sites = ReadSites(fields);
   Fields elastic = fields.Object("elastic");
-  if (const auto least = elastic.OptionalNumber("minNodes", 1, 1024)) spec.min_nodes = static_cast<int>(*least);
+  if (const auto least = elastic.OptionalNumber("minNodes", 1, 1024))
+    spec.min_nodes = static_cast<int>(*least);
   elastic.NoOthers();
   spec.run_policy = ReadRunPolicy(fields.Object("runPolicy"));
   CheckTogether(spec, fields);
@@ -227,8 +235,10 @@ TrainingJobSpec ReadSpec(const Json& object, Status* status, Status* bad_templat
 Status CheckName(const std::string& name) {
   if (IsLabel(name) && name.size() <= kMostNameBytes && (name[0] < '0' || name[0] > '9')) return Status::Ok();
   return {StatusCode::kInvalidArgument,
-          "metadata.name: \"" + name.substr(0, 80) + "\" is no name of a job: a-z, 0-9 and -, a letter first, at most " +
-              std::to_string(kMostNameBytes) + " characters, since pods and services have longer names made of it"};
+          "metadata.name: \"" + name.substr(0, 80) +
+              "\" is no name of a job: a-z, 0-9 and -, a letter first, at most " +
+              std::to_string(kMostNameBytes) +
+              " characters, since pods and services have longer names made of it"};
 }
 
 // The parts of a spec that may change.
@@ -278,9 +288,10 @@ Result<TrainingJob> ParseTrainingJob(const Json& object) {
     job.deleted = ParseTimestamp(TextAt(metadata, {"deletionTimestamp"})).value_or(job.created);
   }
   const Json& finalizers = At(metadata, {"finalizers"});
-  job.has_finalizer = finalizers.is_array() && std::any_of(finalizers.begin(), finalizers.end(), [](const Json& f) {
-                        return f.is_string() && f.get_ref<const std::string&>() == kFinalizer;
-                      });
+  job.has_finalizer =
+      finalizers.is_array() && std::any_of(finalizers.begin(), finalizers.end(), [](const Json& f) {
+        return f.is_string() && f.get_ref<const std::string&>() == kFinalizer;
+      });
   job.spec_status = CheckName(job.name);
   if (DeeperThan(object, kMaxDepth)) {
     job.spec_status = {StatusCode::kInvalidArgument,
@@ -294,7 +305,8 @@ Result<TrainingJob> ParseTrainingJob(const Json& object) {
 
 Status CheckCreate(const Json& object) {
   if (DeeperThan(object, kMaxDepth)) {
-    return {StatusCode::kInvalidArgument, "the object is nested deeper than " + std::to_string(kMaxDepth) + " levels"};
+    return {StatusCode::kInvalidArgument,
+            "the object is nested deeper than " + std::to_string(kMaxDepth) + " levels"};
   }
   // An admission review has the object before it has a uid.
   if (Status name = CheckName(TextAt(object, {"metadata", "name"})); !name.ok()) return name;
@@ -305,13 +317,14 @@ Status CheckCreate(const Json& object) {
 
 Status CheckUpdate(const Json& old_object, const Json& new_object) {
   if (Status right = CheckCreate(new_object); !right.ok()) return right;
-  if (DeeperThan(old_object, kMaxDepth)) return {StatusCode::kInvalidArgument, "the old object is nested too deep"};
+  if (DeeperThan(old_object, kMaxDepth))
+    return {StatusCode::kInvalidArgument, "the old object is nested too deep"};
   const Json before = WithoutMutable(old_object), after = WithoutMutable(new_object);
   if (before == after) return Status::Ok();
-  return {StatusCode::kFailedPrecondition,
-          FirstDifference(before, after, "spec", 2) +
-              ": cannot change once the job is there, only spec.runPolicy and spec.elastic.minNodes can: delete the "
-              "job, or give the new one another name"};
+  return {StatusCode::kFailedPrecondition, FirstDifference(before, after, "spec", 2) +
+                                               ": cannot change once the job is there, only spec.runPolicy "
+                                               "and spec.elastic.minNodes can: delete the "
+                                               "job, or give the new one another name"};
 }
 
 }  // namespace longhaul::kube

@@ -1,4 +1,5 @@
-// A TrainingJob as the API server has it: the request of a person (spec) and what the operator knows (status).
+// A TrainingJob as the API server has it: the request of a person (spec) and what the operator knows
+// (status).
 //
 // Every rule of the custom resource definition is checked here once more: old API servers drop the CEL rules
 // silently, and an object may be older than its rules.
@@ -24,8 +25,8 @@ inline constexpr std::string_view kApiVersion = "longhaul.dev/v1alpha1";
 inline constexpr std::string_view kRequesterAnnotation = "longhaul.dev/requester";  // a webhook stamps it
 inline constexpr std::string_view kFinalizer = "longhaul.dev/remote-sites";
 
-// How GPUs are dealt out to nodes; whether what nodes have is said by the profile, or seen in the cluster; how
-// workers of other clusters reach the server.
+// How GPUs are dealt out to nodes; whether what nodes have is said by the profile, or seen in the cluster;
+// how workers of other clusters reach the server.
 enum class Strategy : uint8_t { kPacked, kBalanced };
 enum class Capacity : uint8_t { kDeclared, kDiscovered };
 enum class Expose : uint8_t { kHeadless, kNodePort, kLoadBalancer, kHostNetwork };
@@ -123,7 +124,7 @@ inline constexpr std::array<std::string_view, 2> kNamesOf<kube::Strategy> = {"Pa
 template <>
 inline constexpr std::array<std::string_view, 2> kNamesOf<kube::Capacity> = {"Declared", "Discovered"};
 template <>
-inline constexpr std::array<std::string_view, 4> kNamesOf<kube::Expose> = {"Headless", "NodePort", "LoadBalancer",
-                                                                           "HostNetwork"};
+inline constexpr std::array<std::string_view, 4> kNamesOf<kube::Expose> = {"Headless", "NodePort",
+                                                                           "LoadBalancer", "HostNetwork"};
 
 }  // namespace longhaul

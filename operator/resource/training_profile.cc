@@ -23,7 +23,8 @@ NodeConfig ReadNodeConfig(Fields fields, TemplateOrigin origin, Status* bad_temp
   const std::string resource =
       fields.TextLike("gpuResource", IsResource, "the name of an extended resource, such as nvidia.com/gpu");
   if (!resource.empty()) config.gpu_resource = resource;
-  config.max_gpus = static_cast<int>(fields.Number("maxGPUs", kLeastGpusOfNode, kMostGpusOfNode, std::nullopt));
+  config.max_gpus =
+      static_cast<int>(fields.Number("maxGPUs", kLeastGpusOfNode, kMostGpusOfNode, std::nullopt));
   config.min_gpus =
       static_cast<int>(fields.Number("minGPUs", kLeastGpusOfNode, kMostGpusOfNode, kLeastGpusOfNode));
   if (config.min_gpus > config.max_gpus) {

@@ -89,6 +89,10 @@ UNITS = [
     ("daemon",     r"worker/daemon/",                        "public flags process base",            "os files cli spdlog"),
     ("load_sink",  r"bench/load/sink\.",                     "public base wire control surface window_types member report job server_settings", ""),
     ("load",       r"bench/load/",                           "public flags process base wire coder control fec surface window_types core keys udp link", "os files threads locks json spdlog"),
+    # The operator for Kubernetes: pure, JSON in and out.
+    ("op_resource", r"operator/resource/",                   "public base",                          "json"),
+    ("op_plan",    r"operator/plan/",                        "public base op_resource",              "json"),
+    ("op_reconcile", r"operator/reconcile/",                 "public base op_resource op_plan",      "json"),
     ("program",    r"cli/",                                  "public flags store disk process base wire crypto keys udp status tun link load straggler ringsim", "asio os files threads locks cli spdlog json"),
     ("example",    r"examples/",                             "public ps_public",                               "files threads"),
     ("tests",      r"(tests|bench)/",                        "ANY",                                  "ANY"),
@@ -162,6 +166,9 @@ MUTATIONS = [
     ("offload/engine/", "offload/port/"),
     ("offload/reduce/", "offload/engine/"),
     ("offload/shm/", "offload/udp/"),
+    ("operator/resource/", "operator/plan/"),
+    ("operator/plan/", "operator/reconcile/"),
+    ("operator/reconcile/", "<asio.hpp>"),
 ]
 
 

@@ -6,12 +6,14 @@
 namespace longhaul::kube {
 namespace {
 
-std::string KeyOf(const Json& object) { return TextAt(object, {"kind"}) + "/" + TextAt(object, {"metadata", "name"}); }
+std::string KeyOf(const Json& object) {
+  return TextAt(object, {"kind"}) + "/" + TextAt(object, {"metadata", "name"});
+}
 
 bool IsWorker(const Json& object) { return TextAt(object, {"metadata", "labels", kRoleLabel}) == "worker"; }
 
-void SetCondition(Json* pod, const std::string& type, const std::string& value, const std::string& reason = "",
-                  const std::string& message = "") {
+void SetCondition(Json* pod, const std::string& type, const std::string& value,
+                  const std::string& reason = "", const std::string& message = "") {
   Json& conditions = (*pod)["status"]["conditions"];
   if (!conditions.is_array()) conditions = Json::array();
   for (Json& condition : conditions) {
@@ -32,7 +34,8 @@ bool Ended(const Json& pod) {
 }  // namespace
 
 Json ProfileObject() {
-  return {{"metadata", {{"name", "a100"}, {"namespace", "team"}}}, {"spec", {{"maxGPUs", 10}, {"maxRetries", 3}}}};
+  return {{"metadata", {{"name", "a100"}, {"namespace", "team"}}},
+          {"spec", {{"maxGPUs", 10}, {"maxRetries", 3}}}};
 }
 
 Json JobObject() {
@@ -102,7 +105,8 @@ bool ModelCluster::Do(const Action& action) {
       return true;
     case Verb::kPatchStatus:
     case Verb::kPatchJob: {
-      if (job_.is_null() || object["metadata"]["resourceVersion"] != job_["metadata"]["resourceVersion"]) return false;
+      if (job_.is_null() || object["metadata"]["resourceVersion"] != job_["metadata"]["resourceVersion"])
+        return false;
       if (action.verb == Verb::kPatchStatus) {
         CheckStatus(object["status"]);
         job_["status"] = object["status"];
@@ -162,7 +166,8 @@ void ModelCluster::RunControllers() {
   std::vector<std::string> removed;
   for (auto* objects : {&objects_}) {
     for (const auto& [key, object] : *objects) {
-      if (object["kind"] == "Pod" && object["metadata"].contains("deletionTimestamp") && kubelets_alive) removed.push_back(key);
+      if (object["kind"] == "Pod" && object["metadata"].contains("deletionTimestamp") && kubelets_alive)
+        removed.push_back(key);
     }
   }
   for (const auto& key : removed) objects_.erase(key);
@@ -174,7 +179,9 @@ void ModelCluster::RunControllers() {
     return;
   }
   if (pod == nullptr) {
-    Json made = {{"apiVersion", "v1"}, {"kind", "Pod"}, {"metadata", (*set)["spec"]["template"]["metadata"]},
+    Json made = {{"apiVersion", "v1"},
+                 {"kind", "Pod"},
+                 {"metadata", (*set)["spec"]["template"]["metadata"]},
                  {"status", {{"phase", "Running"}, {"hostIP", "192.0.2.7"}}}};
     made["metadata"]["name"] = name + "-0";
     objects_.emplace("Pod/" + name + "-0", std::move(made));

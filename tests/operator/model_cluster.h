@@ -1,4 +1,5 @@
-// An API server, a scheduler, kubelets and a StatefulSet controller in memory: maps of objects, in virtual time.
+// An API server, a scheduler, kubelets and a StatefulSet controller in memory: maps of objects, in virtual
+// time.
 #pragma once
 
 #include <map>
@@ -58,9 +59,9 @@ class ModelCluster {
   std::optional<Json> script_map;
   std::vector<FreeGpus> free;
   std::set<std::string> unreachable;
-  bool kubelets_alive = true;  // else deleted pods stay
+  bool kubelets_alive = true;                           // else deleted pods stay
   std::map<std::string, std::vector<int64_t>> created;  // pod -> incarnations
-  std::vector<std::string> wrong;  // what must not have happened
+  std::vector<std::string> wrong;                       // what must not have happened
 
  private:
   void CheckStatus(const Json& status);

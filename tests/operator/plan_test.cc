@@ -28,12 +28,13 @@ AllocationError ErrorOf(const std::variant<Shares, AllocationError>& result) {
   return error == nullptr ? AllocationError{} : *error;
 }
 
-// All ways to give every node nothing, or min..its capacity. Of those with the fewest nodes the best one: by the
-// largest counts first (packed), or by the least sum of squares and then the largest first (balanced), nodes in
-// the order of their capacities.
+// All ways to give every node nothing, or min..its capacity. Of those with the fewest nodes the best one: by
+// the largest counts first (packed), or by the least sum of squares and then the largest first (balanced),
+// nodes in the order of their capacities.
 class BruteForce {
  public:
-  BruteForce(const std::vector<int>& capacities, int min, int total) : min_(min), total_(total), count_(capacities.size()) {
+  BruteForce(const std::vector<int>& capacities, int min, int total)
+      : min_(min), total_(total), count_(capacities.size()) {
     for (size_t i = 0; i < count_; ++i) order_[i] = i;
     // Selection sort: from large to small, equal ones in their order.
     for (size_t i = 0; i < count_; ++i) {
@@ -118,9 +119,9 @@ TEST(S7S9Allocation, IsWhatBruteForceFinds) {
         continue;
       }
       ++ends[0];
-      ASSERT_EQ(*shares, brute.Best(strategy)) << "case " << i << ": min " << min << ", total " << total << " of "
-                                               << testing::PrintToString(capacities) << " is "
-                                               << testing::PrintToString(Counts(result));
+      ASSERT_EQ(*shares, brute.Best(strategy))
+          << "case " << i << ": min " << min << ", total " << total << " of "
+          << testing::PrintToString(capacities) << " is " << testing::PrintToString(Counts(result));
     }
   }
   for (const int times : ends) EXPECT_GT(times, kCases / 1000) << "an end that is hardly ever reached";
@@ -137,7 +138,8 @@ TEST(S7S9Allocation, NamesTheNearestTotalsThatCanBeSplit) {
     const int total = 3 + static_cast<int>(random.Below(14));
     const auto result = Allocate(capacities, 3, total, Strategy::kPacked);
     const AllocationError error = ErrorOf(result);
-    if (!std::holds_alternative<AllocationError>(result) || error.problem != AllocationProblem::kUnsplittable) continue;
+    if (!std::holds_alternative<AllocationError>(result) || error.problem != AllocationProblem::kUnsplittable)
+      continue;
     ++named;
     int below = total, above = total;
     while (below > 0 && !BruteForce(capacities, 3, below).found()) --below;
@@ -203,16 +205,17 @@ NodeConfig ConfigOf(int max) {
   return config;
 }
 
-const PlanError& PlanErrorOf(const std::variant<JobPlan, PlanError>& result) { return std::get<PlanError>(result); }
+const PlanError& PlanErrorOf(const std::variant<JobPlan, PlanError>& result) {
+  return std::get<PlanError>(result);
+}
 
 TEST(S10APlanIsKept, AndItsHashFollowsFromNodesAndScriptAlone) {
   const auto made = MakePlan(JobOf(15), ConfigOf(10), {}, "print()");
   ASSERT_TRUE(std::holds_alternative<JobPlan>(made));
   const auto& plan = std::get<JobPlan>(made);
   EXPECT_EQ(plan.nodes, (std::vector<PlannedNode>{{"resnet-node-0", "", 10}, {"resnet-node-1", "", 5}}));
-  EXPECT_EQ(NodesJson(plan),
-            R"({"nodes":[{"gpus":10,"name":"resnet-node-0","rank":0,"site":""},)"
-            R"({"gpus":5,"name":"resnet-node-1","rank":1,"site":""}]})");
+  EXPECT_EQ(NodesJson(plan), R"({"nodes":[{"gpus":10,"name":"resnet-node-0","rank":0,"site":""},)"
+                             R"({"gpus":5,"name":"resnet-node-1","rank":1,"site":""}]})");
   EXPECT_EQ(plan.hash, "90dcc140cde65e4c");  // the same on every machine, and after every restart
   EXPECT_EQ(std::get<JobPlan>(MakePlan(JobOf(15), ConfigOf(10), {}, "print()")), plan);
   EXPECT_NE(std::get<JobPlan>(MakePlan(JobOf(15), ConfigOf(10), {}, "print(1)")).hash, plan.hash);
@@ -229,15 +232,18 @@ TEST(S10APlanIsKept, AndItsHashFollowsFromNodesAndScriptAlone) {
 }
 
 TEST(S7NodesFollowFromTheConfiguration, SitesHaveQuotasAndNodesOfTheirOwn) {
-  const auto made = MakePlan(JobOf(15, {{.name = "ams", .gpus = 4}, {.name = "fra", .gpus = 11}}), ConfigOf(10), {}, "x");
+  const auto made =
+      MakePlan(JobOf(15, {{.name = "ams", .gpus = 4}, {.name = "fra", .gpus = 11}}), ConfigOf(10), {}, "x");
   ASSERT_TRUE(std::holds_alternative<JobPlan>(made)) << PlanErrorOf(made).message;
   EXPECT_EQ(std::get<JobPlan>(made).nodes,
             (std::vector<PlannedNode>{
                 {"resnet-node-0", "fra", 8}, {"resnet-node-1", "fra", 3}, {"resnet-node-2", "ams", 4}}));
-  const auto hole = MakePlan(JobOf(8, {{.name = "ams", .gpus = 3}, {.name = "fra", .gpus = 5}}), ConfigOf(4), {}, "x");
+  const auto hole =
+      MakePlan(JobOf(8, {{.name = "ams", .gpus = 3}, {.name = "fra", .gpus = 5}}), ConfigOf(4), {}, "x");
   ASSERT_TRUE(std::holds_alternative<PlanError>(hole));
   EXPECT_EQ(PlanErrorOf(hole).reason, "Unsplittable");
-  EXPECT_NE(PlanErrorOf(hole).message.find("site fra: 5 GPUs"), std::string::npos) << PlanErrorOf(hole).message;
+  EXPECT_NE(PlanErrorOf(hole).message.find("site fra: 5 GPUs"), std::string::npos)
+      << PlanErrorOf(hole).message;
   EXPECT_FALSE(PlanErrorOf(hole).may_pass);
 }
 

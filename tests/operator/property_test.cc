@@ -1,5 +1,6 @@
-// Random jobs under random faults: pods fail, are evicted and vanish, objects are deleted by hand, actions are lost, done
-// twice or late, and the operator is killed between any two of them. The end is always the same.
+// Random jobs under random faults: pods fail, are evicted and vanish, objects are deleted by hand, actions
+// are lost, done twice or late, and the operator is killed between any two of them. The end is always the
+// same.
 //
 //   [operator] --actions--> [API server, kubelets, controllers] --observation--> [operator]
 //               lost, twice,            pods fail, are evicted,            nothing else is
@@ -192,7 +193,8 @@ TEST(S15Property, WhateverFailsNoPodIsDoubledNoJobIsStuckAndTheEndIsReached) {
   const char* given = std::getenv("LONGHAUL_SEED");
   const uint64_t first = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
   for (uint64_t seed = first; seed < first + (given != nullptr ? 1 : kRuns); ++seed) {
-    SCOPED_TRACE(testing::Message() << "LONGHAUL_SEED=" << seed << " test_operator --gtest_filter='S15Property.*'");
+    SCOPED_TRACE(testing::Message() << "LONGHAUL_SEED=" << seed
+                                    << " test_operator --gtest_filter='S15Property.*'");
     FaultyRun(seed).Go();
     if (testing::Test::HasFailure()) return;
   }

@@ -39,7 +39,8 @@ size_t CountOf(const Decision& decision, Verb verb, const std::string& kind = ""
 
 std::string CommandOf(const Json& object, size_t container) {
   std::string line;
-  for (const Json& word : object["spec"]["containers"][container]["command"]) line += word.get<std::string>() + " ";
+  for (const Json& word : object["spec"]["containers"][container]["command"])
+    line += word.get<std::string>() + " ";
   return line;
 }
 
@@ -102,19 +103,21 @@ TEST(S12S13S17Reconcile, PodsRunARingAndOneConnectionWithTheWeightOfTheirGpus) {
   ModelCluster cluster(Job());
   Start(&cluster);
   const Json& pod = *cluster.Get("Pod/resnet-node-1");
-  EXPECT_EQ(CommandOf(pod, 0),
-            "longhaul-offload --listen /run/longhaul/site.sock --nodes 5 --ranks-per-node 1 --server "
-            "resnet-server.team.svc:7700 --rank 1 --world-size 2 --job resnet --incarnation 1 --weight 5 --key "
-            "/etc/longhaul/key/job.key --datagram-size 1200 --connect-timeout 1800 --wait-timeout 1800 "
-            "--reconnect-timeout 600 --metrics 0.0.0.0:9465 --progress json ");
+  EXPECT_EQ(
+      CommandOf(pod, 0),
+      "longhaul-offload --listen /run/longhaul/site.sock --nodes 5 --ranks-per-node 1 --server "
+      "resnet-server.team.svc:7700 --rank 1 --world-size 2 --job resnet --incarnation 1 --weight 5 --key "
+      "/etc/longhaul/key/job.key --datagram-size 1200 --connect-timeout 1800 --wait-timeout 1800 "
+      "--reconnect-timeout 600 --metrics 0.0.0.0:9465 --progress json ");
   EXPECT_EQ(CommandOf(pod, 1),
             "longhaul-worker --offload unix:/run/longhaul/site.sock --ranks 5 --restarts 1 -- env -u "
             "LONGHAUL_SITE_RANK /longhaul/plan/script ");
   const Json& set = *cluster.Get("StatefulSet/resnet-server");
-  EXPECT_EQ(CommandOf(set["spec"]["template"], 0),
-            "longhaul-server --listen 0.0.0.0:7700 --workers 2 --min-workers 1 --job resnet --key "
-            "/etc/longhaul/key/job.key --checkpoint-dir /checkpoints/job --round-log --once --datagram-size 1200 "
-            "--max-load-generators 0 --metrics 0.0.0.0:9464 --progress json ");
+  EXPECT_EQ(
+      CommandOf(set["spec"]["template"], 0),
+      "longhaul-server --listen 0.0.0.0:7700 --workers 2 --min-workers 1 --job resnet --key "
+      "/etc/longhaul/key/job.key --checkpoint-dir /checkpoints/job --round-log --once --datagram-size 1200 "
+      "--max-load-generators 0 --metrics 0.0.0.0:9464 --progress json ");
   EXPECT_EQ((*cluster.Get("Secret/resnet-key"))["stringData"]["job.key"],
             "longhaul-psk-v1\njob = resnet\npsk = " + std::string(64, 'a') + "\n");
 }
@@ -151,7 +154,8 @@ TEST(S6Reconcile, NothingRunsAsRootOrWithAToken) {
   // The engine's container is the first, and is waited for.
   EXPECT_EQ(pod["containers"][0]["name"], "engine");
   EXPECT_TRUE(pod["containers"][0]["lifecycle"].contains("postStart"));
-  EXPECT_THAT(Dump(pod["containers"][1]["volumeMounts"]), HasSubstr(R"("mountPath":"/data","name":"longhaul-data")"));
+  EXPECT_THAT(Dump(pod["containers"][1]["volumeMounts"]),
+              HasSubstr(R"("mountPath":"/data","name":"longhaul-data")"));
   EXPECT_THAT(Dump(pod["initContainers"][0]["command"]), HasSubstr("0600"));
 }
 
@@ -164,11 +168,10 @@ TEST(S2Reconcile, ATemplatesFieldsReachThePodAndOursStay) {
       {"spec",
        {{"serviceAccountName", "gpu"},
         {"nodeSelector", {{"accelerator", "a100"}}},
-        {"containers",
-         Json::array({{{"name", "trainer"},
-                       {"command", Json::array({"/opt/train"})},
-                       {"args", Json::array({"--fast"})},
-                       {"resources", {{"limits", {{"memory", "64Gi"}}}}}}})}}}};
+        {"containers", Json::array({{{"name", "trainer"},
+                                     {"command", Json::array({"/opt/train"})},
+                                     {"args", Json::array({"--fast"})},
+                                     {"resources", {{"limits", {{"memory", "64Gi"}}}}}}})}}}};
   Start(&cluster);
   const Json& pod = *cluster.Get("Pod/resnet-node-0");
   EXPECT_EQ(pod["metadata"]["labels"]["team"], "vision");
@@ -209,8 +212,8 @@ TEST(S6Reconcile, AUserWithoutTheRightIsRefusedByName) {
 }
 
 TEST(S7Reconcile, TotalsThatCannotBeSplitFailByName) {
-  for (const auto& [total, reason, remedy] : {std::tuple{2, "TooFewGPUs", "ask for 3 or more"},
-                                              {5, "Unsplittable", "ask for 4 or 6"}}) {
+  for (const auto& [total, reason, remedy] :
+       {std::tuple{2, "TooFewGPUs", "ask for 3 or more"}, {5, "Unsplittable", "ask for 4 or 6"}}) {
     ModelCluster cluster(Job([total = total](Json& spec) { spec["totalGPUs"] = total; }));
     cluster.profile["spec"]["maxGPUs"] = 4;
     cluster.Settle();
@@ -395,7 +398,8 @@ TEST(S15Reconcile, UsedUpRetriesFailTheJobAndTheLogsStay) {
   EXPECT_EQ(cluster.status().reason, "RetriesExhausted");
   EXPECT_THAT(cluster.status().message, HasSubstr("resnet-node-0 failed with exit code 4 after 1 retries"));
   EXPECT_TRUE(cluster.IsTrue("CleanedUp"));
-  EXPECT_THAT(cluster.Workers(), ElementsAre("resnet-node-0")) << "cleanPolicy All is Running after a failure";
+  EXPECT_THAT(cluster.Workers(), ElementsAre("resnet-node-0"))
+      << "cleanPolicy All is Running after a failure";
   EXPECT_EQ(cluster.Get("StatefulSet/resnet-server"), nullptr);
 }
 
@@ -440,7 +444,8 @@ TEST(S11Reconcile, AGangThatFindsNoMachinesIsReleasedAndPlannedAnew) {
   Start(&cluster);
   EXPECT_EQ(cluster.status().phase, Phase::kRunning) << cluster.status().message;
   EXPECT_EQ(cluster.status().nodes.size(), 3u);
-  EXPECT_THAT(CommandOf((*cluster.Get("StatefulSet/resnet-server"))["spec"]["template"], 0), HasSubstr("--workers 3 "));
+  EXPECT_THAT(CommandOf((*cluster.Get("StatefulSet/resnet-server"))["spec"]["template"], 0),
+              HasSubstr("--workers 3 "));
   EXPECT_GT(cluster.created["resnet-node-0"].back(), 1);
 }
 
@@ -540,7 +545,8 @@ TEST(S15Reconcile, AServerThatIsGoneForLongFailsTheJob) {
   (*cluster.Get("StatefulSet/resnet-server"))["status"]["readyReplicas"] = 0;
   cluster.Reconciled();
   EXPECT_EQ(cluster.status().phase, Phase::kRestarting);
-  EXPECT_THAT(cluster.status().Find("ServerReady")->message, HasSubstr("kubectl describe pod resnet-server-0"));
+  EXPECT_THAT(cluster.status().Find("ServerReady")->message,
+              HasSubstr("kubectl describe pod resnet-server-0"));
   cluster.Advance(15 * 60 - 1);
   cluster.Reconciled();
   EXPECT_EQ(cluster.status().phase, Phase::kRestarting);
@@ -600,8 +606,8 @@ TEST(S16Reconcile, WhateverTheJsonIsNothingThrows) {
   Start(&cluster);
   const Observed good = cluster.Observe();
   const Json flat = good.job.flatten();
-  std::vector<Json> strange = {nullptr, 7, -1, 1e300, "\xff\xfe", true, Json::array({nullptr}), Json::object({{"a", 1}}),
-                               UINT64_MAX};
+  std::vector<Json> strange = {
+      nullptr, 7, -1, 1e300, "\xff\xfe", true, Json::array({nullptr}), Json::object({{"a", 1}}), UINT64_MAX};
   for (const Json& value : strange) {
     for (const auto& [path, old] : flat.items()) {
       Observed seen = good;
@@ -637,8 +643,8 @@ TEST(S1Reconcile, AServerElsewhereIsJoinedAndNoneIsStarted) {
 TEST(S16Reconcile, SeveralClustersWorkOnOneJobAndLetItGo) {
   ModelCluster cluster(Job([](Json& spec) {
     spec["server"]["expose"] = "NodePort";
-    spec["sites"] = Json::array({{{"name", "ams"}, {"gpus", 10}},
-                                 {{"name", "fra"}, {"gpus", 5}, {"kubeconfigSecret", "site-fra"}}});
+    spec["sites"] = Json::array(
+        {{{"name", "ams"}, {"gpus", 10}}, {{"name", "fra"}, {"gpus", 5}, {"kubeconfigSecret", "site-fra"}}});
   }));
   cluster.Settle();
   EXPECT_EQ(cluster.job()["metadata"]["finalizers"], Json::array({kFinalizer}));
@@ -649,7 +655,8 @@ TEST(S16Reconcile, SeveralClustersWorkOnOneJobAndLetItGo) {
   const Json* pod = cluster.Get("Pod/resnet-node-1", "fra");
   ASSERT_NE(pod, nullptr);
   EXPECT_THAT(CommandOf(*pod, 0), HasSubstr("--server 192.0.2.7:31007"));
-  EXPECT_THAT(CommandOf(*cluster.Get("Pod/resnet-node-0"), 0), HasSubstr("--server resnet-server.team.svc:7700"));
+  EXPECT_THAT(CommandOf(*cluster.Get("Pod/resnet-node-0"), 0),
+              HasSubstr("--server resnet-server.team.svc:7700"));
   EXPECT_EQ((*pod)["metadata"]["ownerReferences"][0]["name"], "resnet-anchor");
   EXPECT_NE(cluster.Get("ConfigMap/resnet-plan", "fra"), nullptr);
   EXPECT_NE(cluster.Get("Secret/resnet-key", "fra"), nullptr);

@@ -82,7 +82,10 @@ TEST(S3TrainingProfile, HasMaxGpusRetriesAndCleanPolicyAndDefaults) {
   EXPECT_EQ(least->config.clean_policy, CleanPolicy::kAll);
   EXPECT_EQ(least->config.gpu_resource, "nvidia.com/gpu");
   Json object = ProfileObject();
-  object["spec"] = {{"maxGPUs", 8},         {"minGPUs", 4}, {"maxRetries", 0}, {"cleanPolicy", "None"},
+  object["spec"] = {{"maxGPUs", 8},
+                    {"minGPUs", 4},
+                    {"maxRetries", 0},
+                    {"cleanPolicy", "None"},
                     {"gpuResource", "amd.com/gpu"}};
   const auto profile = ParseTrainingProfile(object);
   ASSERT_TRUE(profile.ok());
@@ -100,10 +103,12 @@ TEST(S3TrainingProfile, EveryRuleNamesTheFieldAndTheRemedy) {
       {{{"maxGPUs", "8"}}, "spec.maxGPUs: is \"8\""},
       {{{"maxGPUs", 8.5}}, "spec.maxGPUs: is 8.5"},
       {{{"maxGPUs", 8}, {"minGPUs", 2}}, "spec.minGPUs: is 2: give a whole number from 3"},
-      {{{"maxGPUs", 4}, {"minGPUs", 5}}, "spec.minGPUs: is 5, more than maxGPUs, 4: lower it, or raise maxGPUs"},
+      {{{"maxGPUs", 4}, {"minGPUs", 5}},
+       "spec.minGPUs: is 5, more than maxGPUs, 4: lower it, or raise maxGPUs"},
       {{{"maxGPUs", 8}, {"maxRetries", -1}}, "spec.maxRetries: is -1"},
       {{{"maxGPUs", 8}, {"cleanPolicy", "Some"}}, "spec.cleanPolicy: \"Some\" is none of All, Running, None"},
-      {{{"maxGPUs", 8}, {"gpuResource", "cpu"}}, "spec.gpuResource: \"cpu\" is not the name of an extended resource"},
+      {{{"maxGPUs", 8}, {"gpuResource", "cpu"}},
+       "spec.gpuResource: \"cpu\" is not the name of an extended resource"},
       {{{"maxGPUs", 8}, {"maxGpu", 1}}, "spec.maxGpu: is no field of this version: there are cleanPolicy, "},
       {nullptr, "spec: is missing"},
       {7, "spec: is no object"}};
@@ -152,7 +157,8 @@ TEST(S1TrainingJob, EveryRuleIsCheckedHereToo) {
       {"/server/external", {{"host", "a b"}, {"port", 1}, {"joinSecret", "s"}}, "spec.server.external.host"},
       {"/sites", 7, "spec.sites: is no list of at most 32 entries"},
       {"/sites", Json::array({{{"name", "a"}, {"gpus", 14}}}),
-       "spec.sites: have 14 GPUs together, fewer than totalGPUs, 15: raise gpus of a site, or lower totalGPUs"},
+       "spec.sites: have 14 GPUs together, fewer than totalGPUs, 15: raise gpus of a site, or lower "
+       "totalGPUs"},
       {"/sites", Json::array({{{"name", "a"}, {"gpus", 9}}, {{"name", "a"}, {"gpus", 9}}}),
        "spec.sites[1].name: \"a\" is there twice"},
       {"/sites", Json::array({{{"name", "a"}, {"gpus", 2}}}), "spec.sites[0].gpus: is 2"},
@@ -167,14 +173,16 @@ TEST(S1TrainingJob, EveryRuleIsCheckedHereToo) {
       {"/runPolicy", {{"ttlSecondsAfterFinished", -1}}, "spec.runPolicy.ttlSecondsAfterFinished: is -1"},
       {"/totalGpus", 15, "spec.totalGpus: is no field of this version"}};
   EXPECT_EQ(Refusal(JobObject()), "accepted");
-  for (const auto& [pointer, value, words] : wrong) EXPECT_THAT(Refusal(Changed(pointer, value)), HasSubstr(words)) << pointer;
+  for (const auto& [pointer, value, words] : wrong)
+    EXPECT_THAT(Refusal(Changed(pointer, value)), HasSubstr(words)) << pointer;
 }
 
 TEST(S5TrainingJob, ANameIsALabelThatLeavesRoomForThoseMadeOfIt) {
   for (const char* name : {"", "Resnet", "-a", "a-", "7up", "a.b", "a_b"}) {
     Json job = JobObject();
     job["metadata"]["name"] = name;
-    EXPECT_THAT(Refusal(job), HasSubstr("metadata.name: \"" + std::string(name) + "\" is no name of a job")) << name;
+    EXPECT_THAT(Refusal(job), HasSubstr("metadata.name: \"" + std::string(name) + "\" is no name of a job"))
+        << name;
   }
   Json job = JobObject();
   job["metadata"]["name"] = std::string(45, 'a');
@@ -193,10 +201,14 @@ TEST(S6Templates, AJobsTemplateGetsNoRightsThatItsAuthorLacks) {
       {"spec.somethingNew", {{"somethingNew", 1}}},
       {"spec.automountServiceAccountToken", {{"automountServiceAccountToken", true}}},
       {"spec.restartPolicy", {{"restartPolicy", "Always"}}},
-      {"spec.volumes[0].hostPath", {{"volumes", Json::array({{{"name", "v"}, {"hostPath", {{"path", "/"}}}}})}}},
-      {"spec.volumes[0].secret", {{"volumes", Json::array({{{"name", "v"}, {"secret", {{"secretName", "s"}}}}})}}},
-      {"spec.volumes[0].projected", {{"volumes", Json::array({{{"name", "v"}, {"projected", Json::object()}}})}}},
-      {"spec.volumes[0].name", {{"volumes", Json::array({{{"name", "longhaul-key"}, {"emptyDir", Json::object()}}})}}},
+      {"spec.volumes[0].hostPath",
+       {{"volumes", Json::array({{{"name", "v"}, {"hostPath", {{"path", "/"}}}}})}}},
+      {"spec.volumes[0].secret",
+       {{"volumes", Json::array({{{"name", "v"}, {"secret", {{"secretName", "s"}}}}})}}},
+      {"spec.volumes[0].projected",
+       {{"volumes", Json::array({{{"name", "v"}, {"projected", Json::object()}}})}}},
+      {"spec.volumes[0].name",
+       {{"volumes", Json::array({{{"name", "longhaul-key"}, {"emptyDir", Json::object()}}})}}},
       {"spec.securityContext.runAsUser", {{"securityContext", {{"runAsUser", 0}}}}},
       {"spec.securityContext.runAsNonRoot", {{"securityContext", {{"runAsNonRoot", false}}}}},
       {"spec.securityContext.sysctls", {{"securityContext", {{"sysctls", Json::array()}}}}},
@@ -205,30 +217,37 @@ TEST(S6Templates, AJobsTemplateGetsNoRightsThatItsAuthorLacks) {
       {"spec.containers[0].securityContext.allowPrivilegeEscalation",
        {{"containers", Json::array({{{"securityContext", {{"allowPrivilegeEscalation", true}}}}})}}},
       {"spec.containers[0].securityContext.capabilities.add",
-       {{"containers", Json::array({{{"securityContext", {{"capabilities", {{"add", Json::array({"SYS_ADMIN"})}}}}}}})}}},
+       {{"containers",
+         Json::array({{{"securityContext", {{"capabilities", {{"add", Json::array({"SYS_ADMIN"})}}}}}}})}}},
       {"spec.containers[0].image", {{"containers", Json::array({{{"image", "other"}}})}}},
       {"spec.containers[0].name", {{"containers", Json::array({{{"name", "engine"}}})}}},
       {"spec.containers[0].ports", {{"containers", Json::array({{{"ports", Json::array()}}})}}},
       {"spec.containers[0].command", {{"containers", Json::array({{{"command", "/bin/sh"}}})}}},
-      {"spec.containers[0].env[0].name", {{"containers", Json::array({{{"env", Json::array({{{"name", "LONGHAUL_KEY"}}})}}})}}},
+      {"spec.containers[0].env[0].name",
+       {{"containers", Json::array({{{"env", Json::array({{{"name", "LONGHAUL_KEY"}}})}}})}}},
       {"spec.containers[0].env[0].valueFrom.secretKeyRef",
        {{"containers",
-         Json::array({{{"env", Json::array({{{"name", "A"}, {"valueFrom", {{"secretKeyRef", Json::object()}}}}})}}})}}},
+         Json::array({{{"env", Json::array({{{"name", "A"},
+                                             {"valueFrom", {{"secretKeyRef", Json::object()}}}}})}}})}}},
       {"spec.containers[0].volumeMounts[0].mountPath",
        {{"containers", Json::array({{{"volumeMounts", Json::array({{{"mountPath", "/longhaul/plan"}}})}}})}}},
       {"spec.containers", {{"containers", Json::array({Json::object(), Json::object()})}}}};
   for (const auto& [field, pod] : refused) {
-    EXPECT_THAT(Refusal(Inline({{"spec", pod}})), HasSubstr("spec.node.nodeTemplate." + std::string(field) + ": "));
+    EXPECT_THAT(Refusal(Inline({{"spec", pod}})),
+                HasSubstr("spec.node.nodeTemplate." + std::string(field) + ": "));
   }
-  EXPECT_THAT(Refusal(Inline({{"spec", {{"hostNetwork", true}}}})), HasSubstr("name that in spec.profileRef"));
-  EXPECT_THAT(Refusal(Inline({{"metadata", {{"labels", {{"longhaul.dev/role", "server"}}}}}})), HasSubstr("is the operator's"));
-  EXPECT_EQ(Refusal(Inline({{"metadata", {{"labels", {{"team", "vision"}}}}},
-                            {"spec",
-                             {{"nodeSelector", {{"a", "b"}}},
-                              {"tolerations", Json::array({{{"key", "gpu"}}})},
-                              {"volumes", Json::array({{{"name", "v"}, {"emptyDir", Json::object()}}})},
-                              {"securityContext", {{"runAsUser", 1000}}},
-                              {"containers", Json::array({{{"name", "trainer"}, {"args", Json::array({"x"})}}})}}}})),
+  EXPECT_THAT(Refusal(Inline({{"spec", {{"hostNetwork", true}}}})),
+              HasSubstr("name that in spec.profileRef"));
+  EXPECT_THAT(Refusal(Inline({{"metadata", {{"labels", {{"longhaul.dev/role", "server"}}}}}})),
+              HasSubstr("is the operator's"));
+  EXPECT_EQ(Refusal(Inline(
+                {{"metadata", {{"labels", {{"team", "vision"}}}}},
+                 {"spec",
+                  {{"nodeSelector", {{"a", "b"}}},
+                   {"tolerations", Json::array({{{"key", "gpu"}}})},
+                   {"volumes", Json::array({{{"name", "v"}, {"emptyDir", Json::object()}}})},
+                   {"securityContext", {{"runAsUser", 1000}}},
+                   {"containers", Json::array({{{"name", "trainer"}, {"args", Json::array({"x"})}}})}}}})),
             "accepted");
 }
 
@@ -240,7 +259,8 @@ TEST(S6Templates, AProfileMayHaveThemButNotWhatIsTheOperators) {
       {"volumes", Json::array({{{"name", "v"}, {"hostPath", {{"path", "/data"}}}}})},
       {"containers", Json::array({{{"securityContext", {{"privileged", true}}}}})}};
   EXPECT_TRUE(ParseTrainingProfile(profile).ok());
-  for (const char* ours : {"automountServiceAccountToken", "restartPolicy", "hostname", "shareProcessNamespace"}) {
+  for (const char* ours :
+       {"automountServiceAccountToken", "restartPolicy", "hostname", "shareProcessNamespace"}) {
     profile["spec"]["nodeTemplate"]["spec"] = {{ours, true}};
     const auto parsed = ParseTrainingProfile(profile);
     ASSERT_FALSE(parsed.ok()) << ours;
@@ -266,8 +286,9 @@ TEST(S5Updates, WhatMayChangeIsListedAndTheRestIsImmutable) {
         {"/allocation", {{"strategy", "Balanced"}}, "spec.allocation"}}) {
     const Status status = CheckUpdate(before, Changed(pointer, value));
     EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << pointer;
-    EXPECT_THAT(status.message(), testing::StartsWith(std::string(path) + ": cannot change once the job is there, only "
-                                                      "spec.runPolicy and spec.elastic.minNodes can"));
+    EXPECT_THAT(status.message(),
+                testing::StartsWith(std::string(path) + ": cannot change once the job is there, only "
+                                                        "spec.runPolicy and spec.elastic.minNodes can"));
   }
   EXPECT_EQ(CheckUpdate(before, Changed("/runPolicy", 7)).code(), StatusCode::kInvalidArgument);
 }
@@ -346,17 +367,18 @@ TEST(S1Resources, AStatusComesBackAsItWasWritten) {
 }
 
 TEST(S1Resources, TimestampsAreRfc3339) {
-  for (const char* text : {"1970-01-01T00:00:00Z", "2026-11-28T07:53:28Z", "2000-02-29T23:59:59Z", "2261-12-31T23:59:59Z"}) {
+  for (const char* text :
+       {"1970-01-01T00:00:00Z", "2026-11-28T07:53:28Z", "2000-02-29T23:59:59Z", "2261-12-31T23:59:59Z"}) {
     const auto time = ParseTimestamp(text);
     ASSERT_TRUE(time.has_value()) << text;
     EXPECT_EQ(TimestampText(*time), text);
   }
   EXPECT_EQ(ParseTimestamp("1970-01-02T00:00:01Z"), Seconds(86401));
   EXPECT_EQ(ParseTimestamp("2025-11-24T16:00:00.123456Z"), Seconds(kEpoch));
-  for (const char* text :
-       {"", "Z", "2026-11-28T07:53:28", "2026-11-28T07:53:28+01:00", "2026-13-28T07:53:28Z", "2026-02-30T07:53:28Z",
-        "2026-11-28T24:53:28Z", "2026-11-28 07:53:28Z", "1969-11-28T07:53:28Z", "2262-11-28T07:53:28Z",
-        "2026-11-28T07:53:28.Z", "2026-11-28T07:53:28.1x2Z", "2o26-11-28T07:53:28Z"}) {
+  for (const char* text : {"", "Z", "2026-11-28T07:53:28", "2026-11-28T07:53:28+01:00",
+                           "2026-13-28T07:53:28Z", "2026-02-30T07:53:28Z", "2026-11-28T24:53:28Z",
+                           "2026-11-28 07:53:28Z", "1969-11-28T07:53:28Z", "2262-11-28T07:53:28Z",
+                           "2026-11-28T07:53:28.Z", "2026-11-28T07:53:28.1x2Z", "2o26-11-28T07:53:28Z"}) {
     EXPECT_FALSE(ParseTimestamp(text).has_value()) << text;
   }
 }

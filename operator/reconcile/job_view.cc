@@ -1,0 +1,71 @@
+#include "operator/reconcile/job_view.h"
+
+#include <utility>
+
+namespace longhaul::kube {
+namespace {
+
+const Json kNone;
+
+}  // namespace
+
+JobView::JobView(const Settings& settings, const Observed& seen, Instant now, TrainingJob job)
+    : settings_(settings), seen_(seen), now_(now), job_(std::move(job)) {
+  for (const SiteObject& one : seen_.objects) {
+    const Json& labels = At(one.object, {"metadata", "labels"});
+    if (TextAt(one.object, {"kind"}) != "Pod" || TextAt(labels, {kUidLabel}) != job_.uid) continue;
+    if (TextAt(labels, {kRoleLabel}) != "worker") continue;
+    pods_[TextAt(one.object, {"metadata", "name"})] = {one.cluster, ReadPod(one.object), &one.object};
+  }
+}
+
+const Json& JobView::Find(std::string_view kind, const std::string& name, const std::string& cluster) const {
+  for (const SiteObject& one : seen_.objects) {
+    if (one.cluster == cluster && TextAt(one.object, {"kind"}) == kind &&
+        TextAt(one.object, {"metadata", "name"}) == name &&
+        TextAt(one.object, {"metadata", "labels", kUidLabel}) == job_.uid) {
+      return one.object;
+    }
+  }
+  return kNone;
+}
+
+const Json& JobView::ServerPod() const { return Find("Pod", ServerName(job_) + "-0"); }
+
+bool JobView::ServerReady() const {
+  if (job_.spec.server.external) return true;
+  const Json& set = Find("StatefulSet", ServerName(job_));
+  return NumberAt(set, {"status", "readyReplicas"}, 0) > 0 &&
+         At(set, {"metadata", "deletionTimestamp"}).is_null() &&
+         TextAt(set, {"metadata", "labels", kPlanLabel}) == plan_.hash;
+}
+
+// Its last checkpoint is written: it has ended by itself, within its grace.
+bool JobView::ServerGone() const {
+  if (job_.spec.server.external) return true;
+  return Find("StatefulSet", ServerName(job_)).is_null() && ServerPod().is_null();
+}
+
+std::string JobView::ClusterOf(std::string_view site) const {
+  for (const Site& one : job_.spec.sites) {
+    if (one.name == site) return one.kubeconfig_secret.empty() ? "" : one.name;
+  }
+  return "";
+}
+
+std::vector<std::string> JobView::RemoteClusters() const {
+  std::vector<std::string> clusters;
+  for (const Site& site : job_.spec.sites) {
+    if (!site.kubeconfig_secret.empty()) clusters.push_back(site.name);
+  }
+  return clusters;
+}
+
+std::optional<Owner> JobView::OwnerIn(const std::string& cluster) const {
+  if (cluster.empty()) return JobOwner(job_);
+  const Json& anchor = Find("ConfigMap", AnchorName(job_), cluster);
+  if (anchor.is_null()) return std::nullopt;
+  return AnchorOwner(cluster, anchor);
+}
+
+}  // namespace longhaul::kube
