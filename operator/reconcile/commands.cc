@@ -22,6 +22,7 @@ std::string KeyFile(const std::string& job, const std::string& hex_key) {
 std::vector<std::string> ServerCommand(const TrainingJob& job, const JobPlan& plan) {
   // --once: a job that is aborted ends the process with 1; the container starts again, and goes on from the
   // round log. --min-workers 1: a lost node does not abort the job, it is the operator that counts.
+  // --max-weight-share 1: a node counts with all of its GPUs, also 16 beside 3.
   return {"longhaul-server",
           "--listen",
           "0.0.0.0:" + Port(job.spec.server.port),
@@ -36,6 +37,8 @@ std::vector<std::string> ServerCommand(const TrainingJob& job, const JobPlan& pl
           "--checkpoint-dir",
           std::string(kCheckpointMount) + "/job",
           "--round-log",
+          "--max-weight-share",
+          "1",
           "--once",
           "--datagram-size",
           kDatagramSize,

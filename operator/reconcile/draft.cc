@@ -12,7 +12,7 @@ Draft::Draft(const Settings& settings, const Observed& seen, Instant now, Traini
   if (seen_.progress) next_.progress = seen_.progress;
 }
 
-void Draft::To(Phase phase, std::string_view reason, std::string message) {
+void Draft::To(Phase phase, std::string_view reason, const std::string& message) {
   const bool moves = next_.phase != phase;
   next_.phase = phase;
   next_.reason = reason;
@@ -69,15 +69,15 @@ void Draft::PatchFinalizers(Json finalizers) {
   out_.actions.push_back({Verb::kPatchJob, "", std::move(job), std::nullopt});
 }
 
-void Draft::Finish(Phase phase, std::string_view reason, std::string message) {
+void Draft::Finish(Phase phase, std::string_view reason, const std::string& message) {
   next_.completion_time = now_;
-  To(phase, reason, std::move(message));
+  To(phase, reason, message);
   RequeueIn(kSoon);
 }
 
-void Draft::Fail(std::string_view reason, std::string message) {
+void Draft::Fail(std::string_view reason, const std::string& message) {
   Set("Failed", true, reason, message);
-  Finish(Phase::kFailed, reason, std::move(message));
+  Finish(Phase::kFailed, reason, message);
 }
 
 Decision Draft::Publish() {

@@ -19,7 +19,7 @@ class Draft : protected JobView {
   Draft(const Settings& settings, const Observed& seen, Instant now, TrainingJob job);
 
   // With an Event where the phase is another one than before.
-  void To(Phase phase, std::string_view reason, std::string message);
+  void To(Phase phase, std::string_view reason, const std::string& message);
   void Set(std::string_view type, bool value, std::string_view reason, std::string message);
   void Event(bool warning, std::string_view reason, const std::string& message);
   void Create(Json object, const std::string& cluster = "");
@@ -28,8 +28,8 @@ class Draft : protected JobView {
   void PatchFinalizers(Json finalizers);
   void RequeueAt(Instant at);
   void RequeueIn(Duration time) { RequeueAt(now_ + time); }
-  void Finish(Phase phase, std::string_view reason, std::string message);
-  void Fail(std::string_view reason, std::string message);
+  void Finish(Phase phase, std::string_view reason, const std::string& message);
+  void Fail(std::string_view reason, const std::string& message);
   // The status first, if it has changed, and then the rest.
   Decision Publish();
   bool started() const { return next_.IsTrue("Started"); }

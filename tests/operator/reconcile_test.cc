@@ -113,11 +113,11 @@ TEST(S12S13S17Reconcile, PodsRunARingAndOneConnectionWithTheWeightOfTheirGpus) {
             "longhaul-worker --offload unix:/run/longhaul/site.sock --ranks 5 --restarts 1 -- env -u "
             "LONGHAUL_SITE_RANK /longhaul/plan/script ");
   const Json& set = *cluster.Get("StatefulSet/resnet-server");
-  EXPECT_EQ(
-      CommandOf(set["spec"]["template"], 0),
-      "longhaul-server --listen 0.0.0.0:7700 --workers 2 --min-workers 1 --job resnet --key "
-      "/etc/longhaul/key/job.key --checkpoint-dir /checkpoints/job --round-log --once --datagram-size 1200 "
-      "--max-load-generators 0 --metrics 0.0.0.0:9464 --progress json ");
+  EXPECT_EQ(CommandOf(set["spec"]["template"], 0),
+            "longhaul-server --listen 0.0.0.0:7700 --workers 2 --min-workers 1 --job resnet --key "
+            "/etc/longhaul/key/job.key --checkpoint-dir /checkpoints/job --round-log --max-weight-share 1 "
+            "--once --datagram-size 1200 "
+            "--max-load-generators 0 --metrics 0.0.0.0:9464 --progress json ");
   EXPECT_EQ((*cluster.Get("Secret/resnet-key"))["stringData"]["job.key"],
             "longhaul-psk-v1\njob = resnet\npsk = " + std::string(64, 'a') + "\n");
 }
@@ -198,6 +198,7 @@ TEST(S6Reconcile, PermissionIsAskedForAndRemembered) {
   cluster.permission = Permission::kUnknown;  // the cache has forgotten it: the job goes on
   cluster.Settle();
   EXPECT_EQ(cluster.status().phase, Phase::kRunning);
+  EXPECT_TRUE(cluster.IsTrue("Authorized"));
 }
 
 TEST(S6Reconcile, AUserWithoutTheRightIsRefusedByName) {
