@@ -585,6 +585,7 @@ TEST(S16Reconcile, ObjectsOfAnEarlierJobOfTheNameAreNotItsOwn) {
   old.Settle(5);
   EXPECT_EQ(CountOf(decision, Verb::kDelete), 0u);
   EXPECT_FALSE(old.IsTrue("Started"));
+  EXPECT_FALSE(old.IsTrue("ServerReady")) << "the earlier job's server";
   EXPECT_EQ(old.status().nodes[0].phase, NodePhase::kPending);
 }
 
