@@ -167,8 +167,11 @@ std::string Trimmed(const std::string& text) {
 }
 
 bool IsLoopback(std::string_view host) {
-  return host == "localhost" || host.starts_with("localhost:") || host.starts_with("127.") ||
-         host == "[::1]" || host.starts_with("[::1]:");
+  std::string_view name = host.substr(0, host.find('/'));
+  if (name == "[::1]" || name.starts_with("[::1]:")) return true;
+  name = name.substr(0, name.find(':'));
+  return name == "localhost" ||
+         (name.starts_with("127.") && name.find_first_not_of("0123456789.") == std::string_view::npos);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 // HTTP/1.1, so that each watch has a connection of its own: one that hangs does not hold up others. Redirects
 // and proxies of the environment are not followed.
 //
-// One thread at a time, but for Wake.
+// One thread at a time, but for Wake. REQUIRES: SIGPIPE is ignored, as the daemons' SignalWatcher has it.
 #pragma once
 
 #include <chrono>

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -76,7 +77,8 @@ class WorkQueue {
   std::set<std::pair<Instant, std::string>> by_time_;  // of delays_
   std::map<std::string, bool> taken_;                  // true: it was added meanwhile
   std::map<std::string, uint32_t> failures_;           // in a row
-  Instant next_retry_;  // when the bucket of retries has one again, were it used up
+  // When the next retry would be due, were the bucket used up; long ago: it is full.
+  Instant next_retry_ = Instant::FromNanoseconds(std::numeric_limits<int64_t>::min() / 2);
   WorkQueueCounters counters_;
 };
 
