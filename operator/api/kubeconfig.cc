@@ -16,7 +16,7 @@ namespace longhaul::kubernetes {
 namespace {
 
 constexpr size_t kMaxPemBytes = size_t{1} << 20;
-constexpr size_t kMaxTokenBytes = size_t{64} << 10;
+constexpr size_t kMaxTokenBytes = size_t{64} << 10;  // those of service accounts are 1 KB
 
 Status Invalid(const std::string& message) {
   return Status(StatusCode::kInvalidArgument, "kubeconfig: " + message);
@@ -269,6 +269,21 @@ Result<std::string> ReadSmallFile(const std::string& path, size_t limit, std::st
     return Status(StatusCode::kInvalidArgument,
                   std::string(what) + ": " + path + " is larger than " + std::to_string(limit) + " bytes");
   return text;
+}
+
+Result<std::string> Token::Get(Time now) {
+  if (file_.empty() || (fresh_ && now - read_at_ < max_age_)) return token_;
+  ++reads_;
+  const Result<std::string> text = ReadSmallFile(file_, kMaxTokenBytes, "token");
+  std::string line = text.ok() ? text->substr(0, text->find_first_of(" \r\n\t")) : std::string();
+  if (!line.empty()) {
+    token_ = std::move(line);
+    fresh_ = true;
+    read_at_ = now;
+    return token_;
+  }
+  if (!token_.empty()) return token_;
+  return text.ok() ? Status(StatusCode::kUnavailable, "token: " + file_ + " is empty") : text.status();
 }
 
 }  // namespace longhaul::kubernetes

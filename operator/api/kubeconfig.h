@@ -6,10 +6,15 @@
 // name.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "longhaul/status.h"
+#include "longhaul/units.h"
 
 namespace longhaul::kubernetes {
 
@@ -46,5 +51,31 @@ Status CheckAccess(const ClusterAccess& access);
 
 // Whole, at most `limit` bytes. `what` names it in errors.
 Result<std::string> ReadSmallFile(const std::string& path, size_t limit, std::string_view what);
+
+// A bearer token: fixed, or of a file that kubelet renews in place.
+class Token {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  // file: empty when there is none; else it wins over `fixed`.
+  Token(std::string fixed, std::string file, Duration max_age)
+      : token_(std::move(fixed)), file_(std::move(file)), max_age_(max_age) {}
+
+  // Empty: none. The file is read when what is known is older than max_age. One that cannot be read leaves
+  // what is known; kUnavailable when nothing is.
+  Result<std::string> Get(Time now);
+  // The server refuses it: Get reads again.
+  void Expire() { fresh_ = false; }
+  bool IsRenewable() const { return !file_.empty(); }
+  uint64_t reads() const { return reads_; }
+
+ private:
+  std::string token_;
+  const std::string file_;
+  const Duration max_age_;
+  Time read_at_;
+  bool fresh_ = false;
+  uint64_t reads_ = 0;
+};
 
 }  // namespace longhaul::kubernetes

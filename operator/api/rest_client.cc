@@ -11,8 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "operator/api/token.h"
-
 namespace longhaul::kubernetes {
 namespace {
 

@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 
-PRODUCT = ("include", "base", "proto", "codec", "transport", "health", "server", "worker", "wan", "cli", "bench/load")
+PRODUCT = ("include", "base", "proto", "codec", "transport", "health", "server", "worker", "wan", "operator", "cli", "bench/load")
 TABLE = re.compile(r"kNamesOf<\w+> = \{(.*?)\};", re.S)
 
 

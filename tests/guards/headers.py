@@ -18,7 +18,7 @@ import re
 import subprocess
 import sys
 
-ROOMS = ["base", "proto", "codec", "offload", "transport", "wan", "health", "server", "worker", "pslite", "cli"]
+ROOMS = ["base", "proto", "codec", "offload", "transport", "wan", "health", "server", "worker", "pslite", "operator", "cli"]
 COMMON = 5  # headers that include it
 
 

@@ -11,14 +11,14 @@ import sys
 import tempfile
 
 # From below to above: an include points down. Product rooms; `bench/load` belongs to the program `longhaul`.
-ROOMS = ["include", "base", "proto", "codec", "wan", "transport", "health", "offload", "server", "worker", "pslite", "bench/load", "cli", "examples"]
+ROOMS = ["include", "base", "proto", "codec", "wan", "transport", "health", "offload", "server", "worker", "pslite", "operator", "bench/load", "cli", "examples"]
 # The daemons' mains, and server/program, are programs, as `longhaul` is: they put the parts together.
 PROGRAMS = {"server/main.cc", "worker/daemon/main.cc", "wan/main.cc", "worker/offload/main.cc"}
 
 # Figure: (wanted, limit). Where what is wanted is not reached, the limit is what is. A commit that raises one says what for.
 LIMITS = {
-    "product lines": (40000, 88400),
-    "test lines": (43000, 95000),
+    "product lines": (40000, 91300),
+    "test lines": (43000, 98000),
     "product files under 40 lines": (30, 74),
     "arrows between rooms, %": (60, 67),
     "arrows up": (0, 0),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 namespace longhaul::kubernetes {
 namespace {
@@ -10,6 +11,7 @@ constexpr int64_t kMicroseconds = 1'000'000;
 // Retries are spread over so much of their period: two operators that began together do not meet at each
 // attempt. client-go's factor 1.2 would make the hand-over 15 + 4.4 s and more.
 constexpr double kJitter = 0.2;
+constexpr int64_t kMaxTransitions = std::numeric_limits<int32_t>::max() - 1;  // the field is an int32
 // A lease that says that it holds for longer is not believed: it would lock all others out.
 constexpr Duration kLongestLease = std::chrono::seconds(60);
 
@@ -68,8 +70,8 @@ ApiRequest LeaderElection::Write(Verb verb, int64_t wall) {
   if (!spec.is_object()) spec = Json::object();
   if (!held_) {
     const Json* count = ValueAt(lease, {"spec", "leaseTransitions"});
-    const bool counted = count != nullptr && count->is_number_integer();
-    spec["leaseTransitions"] = lease_.is_null() ? 0 : (counted ? count->get<int64_t>() : 0) + 1;
+    const int64_t before = count != nullptr && count->is_number_integer() ? count->get<int64_t>() : 0;
+    spec["leaseTransitions"] = lease_.is_null() ? 0 : std::clamp<int64_t>(before, 0, kMaxTransitions) + 1;
     spec["acquireTime"] = now;
   }
   spec["holderIdentity"] = gives_up_ ? std::string() : options_.identity;
@@ -93,7 +95,8 @@ void LeaderElection::OnAnswer(const ApiResult& answer, Instant now, double chanc
   busy_ = false;
   const double jitter = kJitter * std::clamp(chance, 0.0, 1.0);
   next_ = now + options_.retry + Duration(Saturated(static_cast<double>(options_.retry.count()) * jitter));
-  if (answer.ok()) {
+  // Without a version there is nothing to compare a write with.
+  if (answer.ok() && !TextAt(answer.body, {"metadata", "resourceVersion"}).empty()) {
     Observe(answer.body, now);
     if (sent_ == Sent::kGet) {
       if (holder_ != options_.identity && held_) Lose();

@@ -302,7 +302,7 @@ TEST(Informer, KeepsNoManagedFieldsNorWhatTheReaderDrops) {
 // A server with a history, and an informer over a connection that breaks in every way; a reader that fetches
 // now and then knows in the end exactly what there is.
 TEST(Informer, WhateverBreaksTheReaderKnowsWhatThereIs) {
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
     Informer informer;

@@ -6,7 +6,6 @@
 
 #include <string>
 
-#include "operator/api/token.h"
 #include "tests/operator/api/temporary_folder.h"
 
 namespace longhaul::kubernetes {

@@ -247,6 +247,40 @@ TEST(LeaderElection, ALeaseThatWasDeletedIsMadeAgainByOneOfThem) {
   EXPECT_TRUE(a.Leads(now) != b.Leads(now));
 }
 
+TEST(LeaderElection, AnAnswerThatIsNoLeaseIsAFailure) {
+  for (const Json& body : {Json::object(), Json{{"metadata", "x"}},
+                           Json{{"metadata", {{"resourceVersion", 5}}}}, Json{{"spec", 5}}}) {
+    SCOPED_TRACE(body.dump());
+    LeaderElection election(Named("a"));
+    ASSERT_TRUE(election.Poll(At(0), 0).has_value());
+    ApiResult answer = Ok();
+    answer.body = body;
+    election.OnAnswer(answer, At(0), 0);
+    EXPECT_FALSE(election.Leads(At(0)));
+    EXPECT_EQ(election.counters().failures, 1u);
+    EXPECT_EQ(election.NextDue(), At(2));
+  }
+}
+
+TEST(LeaderElection, ALeaseWithOddFieldsIsTakenWhenItIsOver) {
+  LeaderElection election(Named("a"));
+  election.Poll(At(0), 0);
+  ApiResult answer = Ok();
+  answer.body = {
+      {"metadata", {{"resourceVersion", "5"}}},
+      {"spec", {{"leaseTransitions", std::numeric_limits<int64_t>::max()}, {"leaseDurationSeconds", "x"}}}};
+  election.OnAnswer(answer, At(0), 0);
+  const auto take = election.Poll(At(0), 0);
+  ASSERT_TRUE(take.has_value());
+  EXPECT_EQ(take->verb, Verb::kReplace);
+  EXPECT_EQ(take->body["spec"]["leaseTransitions"], 2147483647);
+  answer.body["spec"] = 7;
+  LeaderElection other(Named("b"));
+  other.Poll(At(0), 0);
+  other.OnAnswer(answer, At(0), 0);
+  EXPECT_EQ(other.Poll(At(0), 0)->body["spec"]["holderIdentity"], "b");
+}
+
 TEST(LeaderElection, MicroTimeIsRfc3339) {
   EXPECT_EQ(MicroTime(0), "1970-01-01T00:00:00.000000Z");
   EXPECT_EQ(MicroTime(int64_t{1'795'852'111} * 1'000'000 + 42), "2026-11-28T07:48:31.000042Z");
