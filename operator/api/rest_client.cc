@@ -18,6 +18,8 @@ using Clock = std::chrono::steady_clock;
 
 // All headers of an answer; those of API servers are some 500 bytes.
 constexpr size_t kMaxHeaderBytes = size_t{64} << 10;
+// Within what curl_multi_poll can count, whatever a caller writes for "for ever".
+constexpr Duration kLongestPoll = std::chrono::hours(1);
 
 struct HandleDeleter {
   void operator()(CURL* handle) const { curl_easy_cleanup(handle); }
@@ -181,10 +183,12 @@ Status RestClient::Impl::Prepare() {
 Result<CallId> RestClient::Impl::Start(const ApiRequest& request) {
   Result<EncodedRequest> http = Encode(request);
   if (!http.ok()) return http.status();
-  if (calls_.size() >= options_.max_calls) {
+  // Answers that are not fetched count as well.
+  const size_t open = calls_.size() + events_.size() - watch_events_;
+  if (open >= options_.max_calls) {
     ++counters_.refused;
     return Status(StatusCode::kResourceExhausted,
-                  std::to_string(calls_.size()) + " requests are under way already: wait until one is done");
+                  std::to_string(open) + " requests are under way already: wait until one is done");
   }
   ++counters_.requests;
   const CallId id = next_id_++;
@@ -240,6 +244,9 @@ bool RestClient::Impl::Configure(Transfer* call, Clock::time_point now, const st
   set(CURLOPT_FOLLOWLOCATION, 0L);
   set(CURLOPT_PROXY, "");
   set(CURLOPT_NOSIGNAL, 1L);
+  set(CURLOPT_QUICK_EXIT, 1L);  // else what is cancelled waits for its name to be resolved
+  // On a connection that had answered before and dies now libcurl sends again by itself, whatever the verb.
+  if (!IsRepeatable(call->request.verb)) set(CURLOPT_FRESH_CONNECT, 1L);
   set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   set(CURLOPT_USERAGENT, options_.user_agent.c_str());
   set(CURLOPT_CUSTOMREQUEST, call->http.method.c_str());
@@ -303,7 +310,7 @@ void RestClient::Impl::Detach(Transfer* call) {
 }
 
 void RestClient::Impl::Poll(Duration limit) {
-  const Clock::time_point end = Clock::now() + limit;
+  const Clock::time_point end = Clock::now() + std::min<Duration>(limit, kLongestPoll);
   Step(Clock::now());
   while (!woken_.exchange(false) && events_.empty() && Clock::now() < end) WaitAndStep(end);
 }
@@ -348,10 +355,11 @@ ApiResult RestClient::Impl::ResultOf(Transfer* call, CURLcode code) const {
   const int http = static_cast<int>(call->status);
   if (call->ended == Ended::kErrorEvent) return call->error_event;
   if (call->ended == Ended::kTooLarge) {
-    result = MakeError(ApiCode::kTooLarge, call->IsStreaming()
-                                               ? call->decoder.status().message()
-                                               : "the answer is larger than " +
-                                                     std::to_string(options_.max_response_bytes) + " bytes");
+    const Status& why = call->decoder.status();
+    result =
+        MakeError(ApiCode::kTooLarge, why.ok() ? "the answer is larger than its bound of " +
+                                                     std::to_string(options_.max_response_bytes) + " bytes"
+                                               : why.message());
   } else if (call->ended == Ended::kMalformed) {
     result = MakeError(ApiCode::kMalformed, call->decoder.status().message());
   } else if (code != CURLE_OK) {

@@ -94,7 +94,7 @@ TEST(RestClient, EachVerbArrivesAsItWasMeant) {
   ApiRequest apply = Of(Verb::kApply);
   apply.body = {{"spec", {{"gpus", "10"}}}};
   for (const ApiRequest& request :
-       {Of(Verb::kGet), apply, Of(Verb::kCreate), Of(Verb::kReplace), Of(Verb::kDelete)}) {
+       {Of(Verb::kGet), apply, Of(Verb::kReplace), Of(Verb::kDelete), Of(Verb::kCreate)}) {
     const ApiResult result = client->Call(request);
     EXPECT_TRUE(result.ok()) << result.ToString();
     EXPECT_EQ(result.body["kind"], "Pod");
@@ -108,11 +108,11 @@ TEST(RestClient, EachVerbArrivesAsItWasMeant) {
   EXPECT_EQ(seen[1].method, "PATCH");
   EXPECT_EQ(seen[1].headers.at("content-type"), "application/apply-patch+yaml");
   EXPECT_EQ(seen[1].body, R"({"spec":{"gpus":"10"}})");
-  EXPECT_EQ(seen[2].method, "POST");
-  EXPECT_EQ(seen[3].method, "PUT");
-  EXPECT_EQ(seen[4].method, "DELETE");
-  EXPECT_NE(seen[4].body.find("DeleteOptions"), std::string::npos);
-  EXPECT_EQ(server.connections(), 1) << "one connection serves them all";
+  EXPECT_EQ(seen[2].method, "PUT");
+  EXPECT_EQ(seen[3].method, "DELETE");
+  EXPECT_NE(seen[3].body.find("DeleteOptions"), std::string::npos);
+  EXPECT_EQ(seen[3].connection, 0) << "one connection serves them all";
+  EXPECT_EQ(seen[4].method, "POST");
 }
 
 TEST(RestClient, AnswersAreNamed) {
@@ -230,6 +230,34 @@ TEST(RestClient, AResetInsideTheAnswerIsUnreachable) {
   });
   const auto client = Client(server);
   EXPECT_EQ(client->Call(Of(Verb::kCreate)).code, ApiCode::kUnreachable);
+}
+
+TEST(RestClient, ACreateIsNotSentTwiceByAConnectionThatDies) {
+  FaultServer server([](const FaultRequest& request, Peer& peer) {
+    if (request.method == "POST") return false;  // done, it may be, without an answer
+    peer.Answer(200, "{}");
+    return true;
+  });
+  const auto client = Client(server);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(client->Call(Of(Verb::kGet)).ok());
+  EXPECT_EQ(client->Call(Of(Verb::kCreate)).code, ApiCode::kUnreachable);
+  EXPECT_EQ(server.requests().size(), 4u);
+}
+
+TEST(RestClient, AnswersThatAreNotFetchedCountForTheBound) {
+  FaultServer server([](const FaultRequest&, Peer& peer) {
+    peer.Answer(200, "{}");
+    return true;
+  });
+  RestOptions options = Short();
+  options.max_calls = 1;
+  const auto client = Client(server, options);
+  ASSERT_TRUE(client->Start(Of(Verb::kGet)).ok());
+  client->Poll(seconds(20));
+  EXPECT_EQ(client->calls(), 0u);
+  EXPECT_FALSE(client->Start(Of(Verb::kGet)).ok());
+  EXPECT_TRUE(client->Next().has_value());
+  EXPECT_TRUE(client->Start(Of(Verb::kGet)).ok());
 }
 
 TEST(RestClient, AnAnswerThatIsCutIsUnreachableAndNotHalfAnObject) {
