@@ -27,13 +27,7 @@ Status WatchDecoder::Take(std::string_view bytes) {
   // The first line may be long; those after it lie in `bytes`, and are looked at when they are the first.
   const size_t end = buffer_.find('\n', scanned_);
   scanned_ = std::min(end, buffer_.size());
-  if (scanned_ > max_line_) {
-    buffer_.clear();
-    scanned_ = 0;
-    status_ = Status(StatusCode::kResourceExhausted, "line " + std::to_string(lines_ + 1) +
-                                                         " of the watch is longer than " +
-                                                         std::to_string(max_line_) + " bytes");
-  }
+  if (scanned_ > max_line_) TooLong();
   return status_;
 }
 
@@ -42,12 +36,16 @@ std::optional<WatchEvent> WatchDecoder::Next() {
     const size_t end = buffer_.find('\n', scanned_);
     if (end == std::string::npos) {
       scanned_ = buffer_.size();
+      if (scanned_ - begin_ > max_line_) TooLong();
       return std::nullopt;
     }
     const std::string_view line = std::string_view(buffer_).substr(begin_, end - begin_);
     begin_ = scanned_ = end + 1;
+    if (line.size() > max_line_) {
+      TooLong();
+      return std::nullopt;
+    }
     ++lines_;
-    if (line.size() > max_line_) return Fail("is too long", line);
     if (line.find_first_not_of(" \r\t") == std::string_view::npos) continue;
     return Parse(line);
   }
@@ -70,6 +68,14 @@ std::optional<WatchEvent> WatchDecoder::Parse(std::string_view line) {
   }
   event.object = std::move((*json)["object"]);
   return event;
+}
+
+void WatchDecoder::TooLong() {
+  buffer_.clear();
+  begin_ = scanned_ = 0;
+  status_ = Status(StatusCode::kResourceExhausted, "line " + std::to_string(lines_ + 1) +
+                                                       " of the watch is longer than " +
+                                                       std::to_string(max_line_) + " bytes");
 }
 
 std::optional<WatchEvent> WatchDecoder::Fail(std::string_view why, std::string_view line) {

@@ -38,7 +38,7 @@ class WatchDecoder {
   // Then Next until it is empty. After a failure nothing is taken any more. kResourceExhausted: a line is too
   // long.
   Status Take(std::string_view bytes);
-  // The next whole event. kProtocolViolation in status(): a line is no event.
+  // The next whole event. status() then: kProtocolViolation, a line is no event; kResourceExhausted.
   std::optional<WatchEvent> Next();
   // Why it takes no more.
   const Status& status() const { return status_; }
@@ -48,6 +48,7 @@ class WatchDecoder {
 
  private:
   std::optional<WatchEvent> Parse(std::string_view line);
+  void TooLong();
   std::optional<WatchEvent> Fail(std::string_view why, std::string_view line);
 
   const size_t max_line_;

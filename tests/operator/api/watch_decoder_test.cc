@@ -111,10 +111,16 @@ TEST(WatchDecoder, ALineAboveTheBoundEndsItAndKeepsNothing) {
 }
 
 TEST(WatchDecoder, ALongLineBehindAShortOneEndsItToo) {
-  WatchDecoder decoder(200);
-  ASSERT_TRUE(decoder.Take(Line("ADDED", "a", "1") + Line("ADDED", std::string(300, 'b'), "2")).ok());
-  EXPECT_EQ(NamesOf(&decoder), std::vector<std::string>{"a"});
-  EXPECT_FALSE(decoder.status().ok());
+  const std::string longer = Line("ADDED", std::string(300, 'b'), "2");
+  for (const std::string& text :
+       {longer, longer.substr(0, longer.size() - 1)}) {  // with its end, and without
+    WatchDecoder decoder(200);
+    ASSERT_TRUE(decoder.Take(Line("ADDED", "a", "1") + text).ok());
+    EXPECT_EQ(NamesOf(&decoder), std::vector<std::string>{"a"});
+    EXPECT_EQ(decoder.status().code(), StatusCode::kResourceExhausted);
+    EXPECT_NE(decoder.status().message().find("line 2"), std::string::npos);
+    EXPECT_EQ(decoder.buffered(), 0u);
+  }
 }
 
 TEST(WatchDecoder, WhatIsNoEventEndsItWithItsLine) {
