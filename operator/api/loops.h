@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "base/instant.h"
 #include "base/random.h"
@@ -23,9 +24,12 @@ Instant SteadyNow();
 // Keeps an Informer up.
 class InformerLoop {
  public:
-  // what: type, name_space and selectors. The client outlives this.
+  // what: type, name_space and selectors. The client outlives this; what runs at the end is cancelled.
   InformerLoop(RestClient* client, ApiRequest what, const InformerOptions& options, Random chance)
       : client_(client), what_(std::move(what)), informer_(options), chance_(chance) {}
+  ~InformerLoop() { client_->Cancel(call_); }
+  InformerLoop(const InformerLoop&) = delete;
+  InformerLoop& operator=(const InformerLoop&) = delete;
 
   // Begins what is due.
   void Run(Instant now = SteadyNow());
@@ -52,6 +56,9 @@ class ElectionLoop {
  public:
   ElectionLoop(RestClient* client, const LeaseOptions& options, Random chance)
       : client_(client), election_(options), chance_(chance) {}
+  ~ElectionLoop() { client_->Cancel(call_); }
+  ElectionLoop(const ElectionLoop&) = delete;
+  ElectionLoop& operator=(const ElectionLoop&) = delete;
 
   void Run(Instant now = SteadyNow());
   bool Take(RestEvent* event, Instant now = SteadyNow());

@@ -3,7 +3,7 @@
 //   list, page by page -> store -> watch from the list's resourceVersion -> ... -> 410 Gone -> list again
 //
 // What a list does not contain any more is delivered as deleted, so no delete is lost while no watch ran.
-// Changes are told by key and coalesced: what is not fetched yet is merged, as a level-triggered reader wants
+// Changes come by key and coalesced: what is not fetched yet is merged, as a level-triggered reader wants
 // it.
 //
 // The copy is whole or not there: where the store's bound is reached, synced() is false and overflowed()
@@ -55,7 +55,7 @@ struct InformerCounters {
   uint64_t resyncs = 0;
 };
 
-// A key's objects: what the reader has been told of last, and what is now.
+// A key's objects: what the reader got last, and what is now.
 struct Change {
   std::string key;                     // "namespace/name", or "name"
   std::shared_ptr<const Json> before;  // nullptr: it was not there

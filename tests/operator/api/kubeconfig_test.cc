@@ -16,7 +16,7 @@ kind: Config
 current-context: here
 contexts:
 - name: other
-  context: {cluster: far, user: nobody}
+  context: {cluster: far, user: none}
 - name: here
   context: {cluster: near, user: ann, namespace: team}
 clusters:
@@ -27,7 +27,7 @@ clusters:
     server: https://10.0.0.1:6443
     certificate-authority-data: Q0EgYnl0ZXM=
 users:
-- name: nobody
+- name: none
   user: {}
 - name: ann
   user:

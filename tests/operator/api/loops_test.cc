@@ -282,6 +282,20 @@ TEST(ElectionLoop, WithoutAnswersTheLeadEnds) {
   EXPECT_LT(Clock::now() - begin, seconds(3) * LONGHAUL_SLOWNESS);
 }
 
+TEST(InformerLoop, ItsEndEndsWhatRuns) {
+  FaultServer server([](const FaultRequest&, Peer& peer) {
+    peer.Pause(seconds(60));
+    return false;
+  });
+  const auto client = Client(server);
+  {
+    InformerLoop loop(client.get(), Pods(), Quick(), Random(2));
+    loop.Run();
+    EXPECT_EQ(client->calls(), 1u);
+  }
+  EXPECT_EQ(client->calls(), 0u);
+}
+
 TEST(ListAll, GathersThePagesAndBeginsAgainWhenTheTokenExpires) {
   PodServer pods(1234);
   std::atomic<int> asked{0};

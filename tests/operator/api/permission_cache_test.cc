@@ -65,20 +65,23 @@ TEST(PermissionCache, EveryPartOfAQuestionCounts) {
 }
 
 TEST(PermissionCache, PartsDoNotRunIntoEachOther) {
-  PermissionCache cache;
-  AccessQuestion mine = Use("ann");
-  mine.user = "a";
-  mine.verb = "1:b";
-  AccessQuestion theirs = mine;
-  theirs.user = "a1:";
-  theirs.verb = "b";
-  cache.Put(mine, true, At(0));
-  EXPECT_EQ(cache.Find(theirs, At(0)), std::nullopt);
-  AccessQuestion groups = mine;
-  groups.groups = {"xy"};
-  cache.Put(groups, true, At(0));
-  groups.groups = {"x", "y"};
-  EXPECT_EQ(cache.Find(groups, At(0)), std::nullopt);
+  // However parts are separated: text that moves from one into the next is another question.
+  for (const std::string& between :
+       {std::string(), std::string("\n"), std::string("1:"), std::string(1, '\0'), std::string("/")}) {
+    SCOPED_TRACE(between);
+    PermissionCache cache;
+    AccessQuestion mine = Use("a" + between + "b");
+    mine.verb = "c";
+    AccessQuestion theirs = mine;
+    theirs.user = "a";
+    theirs.verb = "b" + between + "c";
+    cache.Put(mine, true, At(0));
+    EXPECT_EQ(cache.Find(theirs, At(0)), std::nullopt);
+    mine.groups = {"x" + between + "y"};
+    cache.Put(mine, true, At(0));
+    mine.groups = {"x", "y"};
+    EXPECT_EQ(cache.Find(mine, At(0)), std::nullopt);
+  }
 }
 
 TEST(PermissionCache, BeyondTheBoundWhatWasAskedForLongestAgoGoes) {
