@@ -205,6 +205,7 @@ TEST(InformerLoop, AFullStoreEndsTheWatchThatRuns) {
   InformerLoop loop(client.get(), Pods(), options, Random(2));
   ASSERT_TRUE(Turn(client.get(), &loop, [&] { return loop.informer().counters().overflows >= 2; }));
   EXPECT_GE(watches.load(), 2);
+  EXPECT_LE(client->calls(), 1u) << "a watch that is given up is not left running";
 }
 
 // A lease with compare-and-swap.
