@@ -22,7 +22,7 @@ class BuildWithLibrary(build_py):
         super().run()
         launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
         # The flags of the release, so that a cache of the compiler has its objects.
-        subprocess.run(["cmake", "--preset", "release", "-B", str(BUILD), "-DLONGHAUL_TESTS=OFF", "-DLONGHAUL_BENCH=OFF",
+        subprocess.run(["cmake", "--preset", "release", "-B", str(BUILD), "-DLONGHAUL_TESTS=OFF", "-DLONGHAUL_BENCH=OFF", "-DLONGHAUL_OPERATOR=OFF",
                         *launcher], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         subprocess.run(["cmake", "--build", str(BUILD), "--target", "longhaul_shared"], cwd=ROOT, check=True,
                        env={**os.environ, "CCACHE_NOHASHDIR": "1", "CCACHE_BASEDIR": str(ROOT),

@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-ROOMS = r"(base|proto|codec|transport|offload|server|worker|health|wan|cli|bench/load)/"
+ROOMS = r"(base|proto|codec|transport|offload|server|worker|operator|health|wan|cli|bench/load)/"
 
 
 def is_product(entry, build):

@@ -253,6 +253,22 @@ def main():
                        ("post", b"POST / HTTP/1.1\r\n\r\n"), ("version", b"GET / HTTP/2.0\r\n\r\n"), ("tls", b"\x16\3\1\2\0\1")):
         write("http", name, b"\6\0" + text)
     write("http", "long", b"\x3f\1\xc7GET / HTTP/1.1\r\na: " + 40 * b"x" + b"\r\n")
+    # fuzz_watch.cc: size of a piece - 1, then the lines. fuzz_kubeconfig.cc: whether a context is named, then the file.
+    pod = b'{"metadata":{"name":"a","namespace":"ns","resourceVersion":"5"},"status":{"phase":"Running"}}'
+    lines = [b'{"type":"%s","object":%s}\n' % (kind, pod) for kind in (b"ADDED", b"MODIFIED", b"DELETED")]
+    write("watch", "events", b"\6" + b"".join(lines))
+    write("watch", "bookmark", b"\6" + lines[0] + b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}\r\n')
+    write("watch", "gone", b"\6" + lines[0] + b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}\n')
+    write("watch", "full", b"\6" + b"".join(lines[0].replace(b'"a"', b'"%d"' % i) for i in range(5)))
+    write("watch", "cut", b"\6" + lines[0] + lines[1][:20])
+    write("watch", "long", b"\6" + lines[0] + 600 * b"x" + b"\n")
+    config = (b"current-context: here\ncontexts:\n- {name: here, context: {cluster: k, user: u, namespace: n}}\n"
+              b"clusters:\n- {name: k, cluster: {server: 'https://10.0.0.1:6443', certificate-authority-data: Q0E=}}\n"
+              b"users:\n- {name: u, user: {%s}}\n")
+    for name, user in (("token", b"token: seCret"), ("file", b"tokenFile: /t"), ("exec", b"exec: {command: aws}"), ("pair", b"client-certificate-data: YQ==, client-key-data: Yg=="),
+                       ("half", b"client-key: k.pem"), ("basic", b"username: a, password: b")):
+        write("kubeconfig", name, b"\1" + config % user)
+    write("kubeconfig", "alias", b"\0a: &a [*a, *a]\nb: *b\n")
     write("key_file", "psk", b"\xc0longhaul-psk-v1\n# a comment\njob = job\npsk = " + b"0123456789abcdef" * 4 + b"\n")
     for which in range(6):  # changes of a file: kind, which one, then key_files.h's Damage or DamageBlock
         write("key_file", f"text_{which}", bytes([0x40 + which, which, 0, 0, 30, 3, ord("x")]))

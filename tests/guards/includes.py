@@ -87,6 +87,9 @@ UNITS = [
     ("trainer_main", r"worker/demo/main\.cc",                "public flags process base keys demo health", "os files cli spdlog json"),
     ("demo",       r"worker/demo/",                          "public base policy trainer",           "files threads"),
     ("daemon",     r"worker/daemon/",                        "public flags process base",            "os files cli spdlog"),
+    # Kubernetes' API: cores without clock and network, then libcurl around them.
+    ("kube_core",  r"operator/api/core/",                    "public base",                          "json"),
+    ("kube_api",   r"operator/api/",                         "public base kube_core",                "json curl openssl yaml files"),
     ("load_sink",  r"bench/load/sink\.",                     "public base wire control surface window_types member report job server_settings", ""),
     ("load",       r"bench/load/",                           "public flags process base wire coder control fec surface window_types core keys udp link", "os files threads locks json spdlog"),
     # The operator for Kubernetes: pure, JSON in and out.
@@ -101,7 +104,7 @@ UNITS = [
 LIBRARIES = [
     ("asio", r"asio(\.hpp|/)"), ("eigen", r"Eigen/"), ("openssl", r"openssl/"), ("ipsecmb", r"intel-ipsec-mb\.h"), ("hwy", r"hwy/"), ("protobuf", r"google/protobuf/"),
     ("spdlog", r"spdlog/"), ("seccomp", r"seccomp\.h"), ("prometheus", r"prometheus/"), ("erasurecode", r"(liberasurecode/)?erasurecode"), ("cli", r"CLI/"),
-    ("json", r"nlohmann/"), ("zlib", r"zlib\.h"), ("os-log", r"syslog\.h"),
+    ("json", r"nlohmann/"), ("curl", r"curl/"), ("yaml", r"yaml-cpp/"), ("zlib", r"zlib\.h"), ("os-log", r"syslog\.h"),
     ("os", r"(sys|net|netinet|arpa|linux)/|(unistd|fcntl|poll|sched|signal|pthread|pwd|grp|dirent|ifaddrs|netdb|spawn|termios|syslog|time)\.h|csignal"),
     ("threads", r"(thread|future|condition_variable|semaphore|latch|barrier|stop_token)$"),
     ("locks", r"(mutex|shared_mutex)$"), ("files", r"(fstream|filesystem|cstdio)$"),
@@ -169,6 +172,9 @@ MUTATIONS = [
     ("operator/resource/", "operator/plan/"),
     ("operator/plan/", "operator/reconcile/"),
     ("operator/reconcile/", "<asio.hpp>"),
+    ("operator/api/core/", "<curl/curl.h>"),          # cores have no client
+    ("operator/api/", "server/"),
+    ("worker/client/", "operator/api/"),              # the client library links no libcurl
 ]
 
 
