@@ -130,7 +130,8 @@ def refused(schema, value, path=""):
             if name not in value:
                 found.append((f"{path}.{name}".lstrip("."), "is missing"))
         found += refused_fields(schema, value, path)
-    for junctor, enough in (("allOf", lambda good, all_of: good == all_of), ("anyOf", lambda good, _: good > 0), ("oneOf", lambda good, _: good == 1)):
+    for junctor, enough in (("allOf", lambda good, every: good == every), ("anyOf", lambda good, _: good > 0),
+                            ("oneOf", lambda good, _: good == 1)):
         if junctor in schema:
             good = sum(not refused(part, value, path) for part in schema[junctor])
             require(enough(good, len(schema[junctor])), f"holds {good} of {junctor}")

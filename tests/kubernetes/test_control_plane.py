@@ -2,6 +2,9 @@
 
 The tests follow each other: what is applied in one is there in the next.
 """
+import base64
+import os
+import subprocess
 import time
 
 import pytest
@@ -14,6 +17,7 @@ if cache() is None:
 
 GROUP = "/apis/longhaul.dev/v1alpha1"
 JOBS, PROFILES = GROUP + "/namespaces/training/trainingjobs", GROUP + "/namespaces/training/trainingprofiles"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 PERMISSIONS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
@@ -41,7 +45,7 @@ def installed(plane):
     assert code == 0, words
     for plural in ("trainingjobs", "trainingprofiles"):
         def established(name=plural):
-            conditions = plane.ask("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}.longhaul.dev")[1]["status"].get("conditions", [])
+            conditions = plane.ask("GET", f"{DEFINITIONS}/{name}.longhaul.dev")[1]["status"].get("conditions", [])
             return {c["type"]: c["status"] for c in conditions}.get("Established") == "True" and plane.ask("GET", f"{GROUP}/{name}")[0] == 200
         assert eventually(established), plural
     return plane
@@ -58,7 +62,7 @@ def fields_of(status):
 
 @pytest.mark.parametrize("kind, plural", [("TrainingJob", "trainingjobs"), ("TrainingProfile", "trainingprofiles")])
 def test_resources_are_structural(installed, kind, plural):
-    code, kept = installed.ask("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.longhaul.dev")
+    code, kept = installed.ask("GET", f"{DEFINITIONS}/{plural}.longhaul.dev")
     assert code == 200
     conditions = {condition["type"]: condition["status"] for condition in kept["status"]["conditions"]}
     assert conditions["NamesAccepted"] == "True" and conditions.get("NonStructuralSchema", "False") == "False"
@@ -90,7 +94,7 @@ def test_bad_examples_are_refused_by_the_field(installed, name):
         document["metadata"]["name"] = "bad"  # no name that is taken
     code, status = create(installed, document, dry=True)
     assert code == 422, status
-    assert field in [named or "" for named in fields_of(status)] or field in [named.replace("[", ".").replace("]", "") for named in fields_of(status)], status
+    assert field in fields_of(status), status
 
 
 def test_s5_a_name_that_is_taken_is_a_conflict(installed):
@@ -107,8 +111,9 @@ def test_a_profile_may_reach_the_host(installed):
 
 def may(plane, user, verb, name, resource="trainingprofiles", namespace="training"):
     """The operator's own question about a requester."""
-    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {"user": user, "groups": ["people"], "resourceAttributes": {
-        "group": "longhaul.dev", "resource": resource, "namespace": namespace, "verb": verb, "name": name}}}
+    asked = {"group": "longhaul.dev", "resource": resource, "namespace": namespace, "verb": verb, "name": name}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+              "spec": {"user": user, "groups": ["people"], "resourceAttributes": asked}}
     code, answer = plane.ask("POST", PERMISSIONS, review, user="operator")
     assert code == 201, answer
     return answer["status"]["allowed"]
@@ -156,8 +161,8 @@ def test_the_operator_writes_the_status_and_people_see_it(installed):
     table = installed.ask("GET", JOBS + "/alices", user="alice", accept="application/json;as=Table;v=v1;g=meta.k8s.io")[1]
     row = dict(zip([column["name"] for column in table["columnDefinitions"]], table["rows"][0]["cells"]))
     assert [row[name] for name in ("Name", "Phase", "GPUs", "Ready", "Round")] == ["alices", "Running", 15, "2/2", 42]
-    status["status"]["phase"] = "Done"
-    code, refusal = installed.ask("PATCH", JOBS + "/alices/status", {"status": {"phase": "Done"}}, user="operator", content="application/merge-patch+json")
+    code, refusal = installed.ask("PATCH", JOBS + "/alices/status", {"status": {"phase": "Done"}}, user="operator",
+                                  content="application/merge-patch+json")
     assert code == 422 and "status.phase" in fields_of(refusal)
 
 
@@ -223,9 +228,6 @@ def test_without_an_answer_of_the_webhooks_no_job_is_created(installed):
 
 def test_certificates_are_given_to_the_cluster(installed, tmp_path):
     """certificate.sh, with the kubectl of the plane: the CA that it gives to the webhooks has signed what the operator gets."""
-    import base64
-    import os
-    import subprocess
     assert installed.kubectl("apply", "-k", str(FOLDER / "admission-webhook"))[0] == 0
     try:
         done = subprocess.run([str(FOLDER / "admission-webhook/certificate.sh"), f"--kubeconfig={installed.kubeconfig('admin')}"],
@@ -247,7 +249,7 @@ def test_certificates_are_given_to_the_cluster(installed, tmp_path):
 def test_two_planes_run_beside_each_other(installed):
     with ControlPlane(api_only=True) as other:
         assert other.server != installed.server
-        other.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd("TrainingProfile"))
+        other.ask("POST", DEFINITIONS, crd("TrainingProfile"))
         assert other.ask("GET", "/api/v1/namespaces/training")[0] == 404 and installed.ask("GET", "/api/v1/namespaces/training")[0] == 200
         assert eventually(lambda: other.ask("GET", GROUP + "/trainingprofiles")[0] == 200)
         assert other.ask("GET", GROUP + "/trainingjobs")[0] == 404
@@ -267,5 +269,4 @@ def test_nothing_is_left(tmp_path):
         assert len(pids) == 2
     for pid in pids:
         with pytest.raises(ProcessLookupError):
-            import os
             os.kill(pid, 0)
