@@ -34,7 +34,7 @@ def test_kustomizations_name_every_file_but_those_to_copy():
             assert (path.parent / file).is_file(), f"{path}: {file}"
             named.add((path.parent / file).relative_to(FOLDER).as_posix())
     there = {p.relative_to(FOLDER).as_posix() for p in FOLDER.rglob("*.*") if p.is_file() and p.suffix in (".yaml", ".json")}
-    to_copy = {p for p in there if p.startswith("examples/") or p.endswith("kustomization.yaml")} | {"rbac/site.yaml"}
+    to_copy = {p for p in there if p.startswith("examples/") or p.endswith("kustomization.yaml")} | {"rbac/site.yaml", "rbac/remote-site.yaml"}
     assert named == there - to_copy
 
 
@@ -198,7 +198,11 @@ def test_the_operator_reads_no_secret_and_changes_no_profile():
     mine = rights("longhaul-operator")
     assert {verb for _, resource, verb in mine if resource == "secrets"} == {"create"}
     assert {verb for _, resource, verb in mine if resource == "trainingprofiles"} == {"get", "list", "watch"}
-    assert not [verb for _, resource, verb in mine if resource == "pods" and verb in ("patch", "update")]
+    assert not [(resource, verb) for _, resource, verb in mine if resource in ("pods", "configmaps", "services", "statefulsets")
+                and verb in ("patch", "update")]
+    remote = rights("longhaul-site", "Role")
+    assert {("secrets", "create"), ("pods", "create"), ("configmaps", "delete")} <= {(resource, verb) for _, resource, verb in remote}
+    assert remote <= mine  # nothing that the operator does not have at home
     assert not [verb for _, resource, verb in mine if resource == "nodes" and verb not in ("get", "list", "watch")]
     assert ("authorization.k8s.io", "subjectaccessreviews", "create") in mine
     secrets = [(role["metadata"]["name"], rule) for role in roles() for rule in role["rules"]
