@@ -33,7 +33,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 USERS = {"admin": ("admin", "system:masters"),
          "operator": ("system:serviceaccount:longhaul-system:longhaul-operator", "system:serviceaccounts"),
          "alice": ("alice", "people"), "bob": ("bob", "people"),
-         "controllers": ("system:kube-controller-manager", ""), "scheduler": ("system:kube-scheduler", "")}
+         "controllers": ("system:kube-controller-manager", "system:masters"), "scheduler": ("system:kube-scheduler", "")}
 # It takes 6 s on a machine that is idle; one that is busy with other tests may take ten times as long.
 READY_SECONDS = 120
 

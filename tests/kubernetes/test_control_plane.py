@@ -4,6 +4,7 @@ The tests follow each other: what is applied in one is there in the next.
 """
 import base64
 import os
+import re
 import subprocess
 import time
 
@@ -57,7 +58,8 @@ def create(plane, document, user="admin", dry=False):
 
 
 def fields_of(status):
-    return [cause.get("field") for cause in status.get("details", {}).get("causes", [])]
+    """Older servers write sites.1.gpus for sites[1].gpus."""
+    return [re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", cause.get("field", "")) for cause in status.get("details", {}).get("causes", [])]
 
 
 @pytest.mark.parametrize("kind, plural", [("TrainingJob", "trainingjobs"), ("TrainingProfile", "trainingprofiles")])
@@ -94,7 +96,8 @@ def test_bad_examples_are_refused_by_the_field(installed, name):
         document["metadata"]["name"] = "bad"  # no name that is taken
     code, status = create(installed, document, dry=True)
     assert code == 422, status
-    assert field in fields_of(status), status
+    # An entry of a list that is there twice is named by its number.
+    assert any(named == field or named.startswith(field + "[") for named in fields_of(status)), status
 
 
 def test_s5_a_name_that_is_taken_is_a_conflict(installed):
@@ -173,7 +176,7 @@ def test_the_operator_writes_the_status_and_people_see_it(installed):
     ("DELETE", PROFILES + "/a100", False), ("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles", False),
     ("GET", "/apis/coordination.k8s.io/v1/namespaces/longhaul-system/leases/other", False)])
 def test_the_operator_has_no_right_that_it_does_not_need(installed, verb, path, allowed):
-    assert (installed.ask(verb, path, user="operator")[0] == 200) == allowed
+    assert installed.ask(verb, path, user="operator")[0] == (200 if allowed else 403)
 
 
 def test_what_the_operator_makes_may_hang_on_a_job(installed):
@@ -187,7 +190,8 @@ def test_what_the_operator_makes_may_hang_on_a_job(installed):
     assert installed.ask("POST", "/api/v1/namespaces/training/secrets", key, user="operator")[0] == 201
     assert installed.ask("DELETE", JOBS + "/alices", user="alice")[0] == 200
     for path in ("configmaps/alices-plan", "secrets/alices-key"):
-        assert eventually(lambda p=path: installed.ask("GET", "/api/v1/namespaces/training/" + p)[0] == 404), path
+        # The collector of garbage looks for new kinds every 30 s.
+        assert eventually(lambda p=path: installed.ask("GET", "/api/v1/namespaces/training/" + p)[0] == 404, seconds=120), path
 
 
 def test_the_lease_is_the_operators(installed):
