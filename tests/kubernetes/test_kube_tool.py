@@ -128,3 +128,24 @@ def test_packages_are_of_groups_that_setup_does_not_install():
         assert kube.packages_of(group) and group not in default
     assert {"etcd-server", "golang-github-modern-go-reflect2-dev"} <= set(kube.packages_of("kube-cache"))
     assert {"containerd", "runc"} <= set(kube.packages_of("pods-cache"))
+
+
+def test_programs_are_compiled_once_and_without_what_an_interruption_left(preparation, monkeypatch):
+    made = preparation.folder / "source/_output/local/bin/linux/amd64"
+    made.mkdir(parents=True)
+    (made / "deepcopy-gen").write_text("")  # as make leaves one that it could not make
+    (made / "defaulter-gen").write_text("whole")
+    ran = []
+
+    def make(command, cwd, env, progress):
+        assert not (made / "deepcopy-gen").exists() and (made / "defaulter-gen").exists()
+        assert (env["CGO_ENABLED"], env["GOPROXY"], env["KUBE_GIT_VERSION"]) == ("0", "off", "v1.20.2")
+        ran.append(command[1])
+        (made / command[1].split("/")[-1]).write_text("program")
+    monkeypatch.setattr(preparation, "run", make)
+    for _ in range(2):
+        preparation.compile(["kube-apiserver", "kubectl"], "1.20.5+really1.20.2-1.1+deb12u1")
+    assert ran == ["WHAT=cmd/kube-apiserver", "WHAT=cmd/kubectl"]
+    assert (preparation.folder / "bin/kubectl").read_text() == "program"
+    preparation.compile(["kubectl"], "1.20.6")
+    assert ran[2:] == ["WHAT=cmd/kubectl"]
