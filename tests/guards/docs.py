@@ -10,7 +10,7 @@ import re
 import sys
 import tempfile
 
-FOLDERS = r"(?:base|bench|cli|cmake|codec|docs|examples|health|include|offload|operator|proto|server|tests|tools|transport|wan|worker)"
+FOLDERS = r"(?:base|bench|cli|cmake|codec|deploy|docs|examples|health|include|offload|operator|proto|server|tests|tools|transport|wan|worker)"
 PATH = re.compile(r"`(" + FOLDERS + r"/[\w./-]+)`")
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 WORD = re.compile(r"^\| \*\*([^*]+)\*\*", re.M)

@@ -93,8 +93,9 @@ def first_failure(program, tests):
     gtest = program.startswith("test_")
     arguments = ["--gtest_fail_fast", "--gtest_brief=1", f"--gtest_filter={tests}"] if gtest else tests.split()
     command, environment = [str(BUILD / "bin" / program), *arguments], None
-    if program == "pytest":  # the filter is a file of tests/python, and -k with one expression without spaces
-        command = ["/usr/bin/python3", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "tests/python/" + arguments[0], *arguments[1:]]
+    if program == "pytest":  # the filter is a file of tests/python, or of a folder beside it, and -k with one expression without spaces
+        file = arguments[0] if "/" in arguments[0] else "python/" + arguments[0]
+        command = ["/usr/bin/python3", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "tests/" + file, *arguments[1:]]
         environment = {**os.environ, "LONGHAUL_PROGRAMS": str(BUILD / "bin"), "PYTHONPATH": str(TREE / "python"),
                        "LONGHAUL_LIBRARY": str(BUILD / "lib/liblonghaul.so"), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
@@ -129,6 +130,8 @@ BESIDES = {"test_e2e": ["longhaul-server", "longhaul-worker", "longhaul", "longh
 
 
 def targets_of(row, also):
+    if row["program"] == "pytest" and row["filter"].startswith("kubernetes/"):
+        return ["longhaul_shared", "longhaul-server"]
     if row["program"] == "pytest":
         return ["longhaul_shared", "longhaul-server", "longhaul-worker", "example_launched", "longhaul", "ps_lite_modes",
                 "example_ps_lite_program", "longhaul_learning_exchange"]

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Makes the webhooks' certificate for a year and a CA that signs nothing else, and gives both to the cluster:
+#   deploy/kubernetes/admission-webhook/certificate.sh [KUBECTL OPTIONS]
+# Run it again before the year is over, or let cert-manager do the same. The CA's key is not kept.
+set -euo pipefail
+namespace=longhaul-system
+name=longhaul-operator
+kubectl=${KUBECTL:-kubectl}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+chmod 700 "$folder"
+
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 365 -subj "/CN=$name-ca" \
+  -addext basicConstraints=critical,CA:TRUE,pathlen:0 -addext keyUsage=critical,keyCertSign \
+  -keyout "$folder/ca.key" -out "$folder/ca.crt" 2>/dev/null
+openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$name.$namespace.svc" \
+  -keyout "$folder/tls.key" -out "$folder/tls.csr" 2>/dev/null
+printf 'subjectAltName=DNS:%s\nextendedKeyUsage=serverAuth\nkeyUsage=critical,digitalSignature\n' "$name.$namespace.svc" >"$folder/extensions"
+openssl x509 -req -in "$folder/tls.csr" -CA "$folder/ca.crt" -CAkey "$folder/ca.key" -CAcreateserial -days 365 \
+  -extfile "$folder/extensions" -out "$folder/tls.crt" 2>/dev/null
+
+"$kubectl" "$@" -n "$namespace" create secret tls "$name-webhook" --cert="$folder/tls.crt" --key="$folder/tls.key" \
+  --dry-run=client -o yaml | "$kubectl" "$@" apply -f -
+bundle=$(base64 -w0 "$folder/ca.crt")
+for kind in mutatingwebhookconfiguration validatingwebhookconfiguration; do
+  "$kubectl" "$@" patch "$kind" trainingjobs.longhaul.dev --type=json \
+    -p "[{\"op\":\"add\",\"path\":\"/webhooks/0/clientConfig/caBundle\",\"value\":\"$bundle\"}]"
+done
