@@ -140,6 +140,20 @@ int longhaul_exchange_parameters(longhaul_exchange* exchange, uint32_t tensor, f
   });
 }
 
+int longhaul_exchange_owed(longhaul_exchange* exchange, uint32_t rank, uint32_t tensor, float* values,
+                           uint64_t count) {
+  return Guarded([&] {
+    if (exchange == nullptr || values == nullptr) return Invalid("no exchange, or no memory for the values");
+    if (rank >= exchange->gradients.size()) return Invalid("no rank " + std::to_string(rank));
+    if (tensor >= exchange->counts.size() || exchange->counts[tensor] != count)
+      return Invalid("no tensor " + std::to_string(tensor) + " of " + std::to_string(count) + " elements");
+    const std::span<const float> owed = exchange->exchange->owed(rank, tensor);
+    if (owed.empty()) std::fill_n(values, count, 0.0f);  // policies that forget
+    std::ranges::copy(owed, values);
+    return Status::Ok();
+  });
+}
+
 int longhaul_exchange_statistics(const longhaul_exchange* exchange, longhaul_exchange_stats* stats) {
   return Guarded([&] {
     if (exchange == nullptr || stats == nullptr)

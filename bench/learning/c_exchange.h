@@ -32,6 +32,9 @@ void longhaul_exchange_destroy(longhaul_exchange* exchange);
 int longhaul_exchange_round(longhaul_exchange* exchange, const float* const* gradients);
 // A tensor as workers have it. count: its elements. 0, or 1: failed.
 int longhaul_exchange_parameters(longhaul_exchange* exchange, uint32_t tensor, float* values, uint64_t count);
+// What the server has not taken of a rank's gradients of a tensor. count: its elements. 0, or 1: failed.
+int longhaul_exchange_owed(longhaul_exchange* exchange, uint32_t rank, uint32_t tensor, float* values,
+                           uint64_t count);
 // 0, or 1: failed.
 int longhaul_exchange_statistics(const longhaul_exchange* exchange, longhaul_exchange_stats* stats);
 

@@ -58,6 +58,10 @@ class Exchange {
   std::span<const float> parameters(size_t tensor) {
     return codec::AsArrived(format_.result, models_[tensor]->current(), &arrived_[tensor]);
   }
+  // What the server has not taken of a rank's gradients, between two rounds; empty: the policy forgets.
+  std::span<const float> owed(uint32_t rank, size_t tensor) const {
+    return workers_[rank].pipelines[tensor]->residual();
+  }
   const Stats& stats() const { return stats_; }
 
  private:

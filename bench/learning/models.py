@@ -65,6 +65,7 @@ def _library(path):
     library.longhaul_exchange_destroy.restype = None
     library.longhaul_exchange_round.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     library.longhaul_exchange_parameters.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint64]
+    library.longhaul_exchange_owed.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint64]
     library.longhaul_exchange_statistics.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     return library
 
@@ -106,6 +107,13 @@ class Exchange:
         values = [torch.empty(shape) for shape in self._shapes]
         for i, tensor in enumerate(values):
             self._check(self._library.longhaul_exchange_parameters(self._handle, i, tensor.data_ptr(), tensor.numel()))
+        return values
+
+    def owed(self, rank):
+        """What the server has not taken of a rank's gradients, by tensor."""
+        values = [torch.empty(shape) for shape in self._shapes]
+        for i, tensor in enumerate(values):
+            self._check(self._library.longhaul_exchange_owed(self._handle, rank, i, tensor.data_ptr(), tensor.numel()))
         return values
 
     def stats(self):
@@ -295,22 +303,26 @@ class Gradients:
 
 
 class LocalSteps:
-    """What a worker pushes: by how much its own steps have changed the parameters, old - new (DiLoCo)."""
+    """What a worker pushes: by how much its own steps have changed the parameters, old - new (DiLoCo). They begin at the server's
+    less what it has not taken of this worker yet, as longhaul.torch.DiLoCo does."""
 
-    def __init__(self, scenario, model, batches):
-        self._every, self._model, self._batches = scenario["every"], model, batches
+    def __init__(self, scenario, model, batches, owed):
+        self._every, self._model, self._batches, self._owed = scenario["every"], model, batches, owed
         make, _, _, _, rate = MODELS[scenario["model"]]
         self._own = [make() for _ in batches]
         self._optimizers = [torch.optim.AdamW(own.parameters(), lr=rate) for own in self._own]
 
     def of(self, rank, _):
         own = self._own[rank]
-        own.load_state_dict(self._model.state_dict())
+        begin = [p.detach() - owed for p, owed in zip(self._model.parameters(), self._owed(rank))]
+        with torch.no_grad():
+            for parameter, value in zip(own.parameters(), begin):
+                parameter.copy_(value)
         for _ in range(self._every):
             own.zero_grad()
             loss_of(own, self._batches[rank].draw()).backward()
             self._optimizers[rank].step()
-        return [(old - new).detach() for old, new in zip(self._model.parameters(), own.parameters())]
+        return [old - new.detach() for old, new in zip(begin, own.parameters())]
 
 
 def train(scenario, library=LIBRARY):
@@ -323,7 +335,8 @@ def train(scenario, library=LIBRARY):
     parameters, turn = list(model.parameters()), turned if scenario["transposed"] else lambda tensor, back=False: tensor
     exchange = Exchange({k: v for k, v in scenario.items() if k not in OWN}, [turn(p.detach()) for p in parameters], library)
     batches = [Batches(data, scenario, rank) for rank in range(scenario["workers"])]
-    pushed = (LocalSteps if scenario["every"] else Gradients)(scenario, model, batches)
+    pushed = LocalSteps(scenario, model, batches, lambda rank: [turn(owed, back=True) for owed in exchange.owed(rank)]) \
+        if scenario["every"] else Gradients(scenario, model, batches)
     tail = max(1, scenario["rounds"] // 5)  # rounds over which the weights are averaged
     mean, diverged = [torch.zeros_like(p) for p in parameters], False
     for number in range(scenario["rounds"]):
@@ -353,8 +366,9 @@ def train(scenario, library=LIBRARY):
 # --- the tables' runs
 
 def lossless(scenario):
-    """Nothing is lost: then neither policy nor layout matter, element by element."""
-    return {**scenario, "policy": "zero", "lost_energy": 1.0, "loss": 0.0, "burst": 10.0, "uneven": True, "transposed": False}
+    """Nothing is lost and float32 travels: then neither policy nor layout matter, element by element."""
+    whole = {setting: value for setting, value in scenario.items() if setting not in MORE}
+    return {**whole, "policy": "zero", "lost_energy": 1.0, "loss": 0.0, "burst": 10.0, "uneven": True, "transposed": False}
 
 
 LOSSES = ({"loss": 0.1}, {"loss": 0.3}, {"loss": 0.6, "burst": 20.0}, {"loss": 0.2}, {"loss": 0.6, "burst": 0.0, "uneven": False})
@@ -370,9 +384,13 @@ def runs(seeds):
     local = [{**DEFAULTS, "model": model, **MODELS[model][2], "optimizer": OUTER, "every": every, "rounds": steps // every, "skew": skew,
               "loss": loss} for loss in (0.1, 0.02) for model, steps in (("conv", 640), ("bytes", 320)) for every in (8, 32, 1)
              for skew in (0.9, 0.0)]
+    # The largest 64th, of 2 bits each; the outer optimizer that goes with it, and beside it DiLoCo's own.
+    steps = {**DEFAULTS, "model": "bytes", **MODELS["bytes"][2], "every": 8, "rounds": 240, "skew": 0.0, "loss": 0.02}
+    compressed = [{**steps, "optimizer": "sgd:lr=1", "wire_dtype": "int2", "priority": "topk", "topk_share": 1 / 64},
+                  {**steps, "optimizer": OUTER}]
     rounding = [{**lossless(cell), "policy": "shift"} for cell in gradients[:12:2]]
     first = [*gradients[:12], *rounding, *gradients[12:36]]
-    for cells, count in ((first, min(seeds, 2)), (local, 1), (first, seeds), (local, seeds), (gradients, seeds)):
+    for cells, count in ((first, min(seeds, 2)), (local, 1), (compressed, seeds), (first, seeds), (local, seeds), (gradients, seeds)):
         for seed in range(1, count + 1):
             for cell in cells:
                 yield from ({**lossless(cell), "seed": seed}, {**cell, "seed": seed})

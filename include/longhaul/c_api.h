@@ -115,6 +115,9 @@ int32_t longhaul_set_scores(longhaul_client* client, const longhaul_tensor* tens
 /* {"own", "slowest", "fastest", "members"}: pushes of the tensor that have counted, and of how many. */
 int32_t longhaul_clock(longhaul_client* client, const longhaul_tensor* tensor, char** json);
 
+/* What the server has not taken of this worker's gradients: see Client::Owed. `count` float32 values. */
+int32_t longhaul_owed(longhaul_client* client, const longhaul_tensor* tensor, float* values, uint64_t count);
+
 /* Contribute, fetch, and both: see Client::Push, Pull and PushPull. `count` elements of `dtype`. weight: of
  * this contribution; 0: the connection's. max_staleness -1: waits for no other worker. An operation that
  * could begin is given even where it fails later: its code is longhaul_wait's. */

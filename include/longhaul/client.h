@@ -159,6 +159,15 @@ class Client {
   // (ConnectOptions::offload) kFailedPrecondition, since the site is one member.
   Result<TensorClock> Clock(const Tensor& tensor);
 
+  // What the server has not taken of this worker's gradients, and a later push brings (policy residual: what
+  // was lost, rounded away or left out), by element into `out`. Zeros: nothing is owed, as with a policy that
+  // forgets, and through a site, which owes it itself. A trainer of local steps that begins them at the
+  // parameters without it counts no gradient twice. To be called when no push of the tensor is pending:
+  // meanwhile its gradient is in it. Errors: kInvalidArgument (the tensor is another client's; the length of
+  // `out`), kFailedPrecondition (in a callback), kUnavailable (the client's thread does not answer), or why
+  // the client has failed. After an error `out` may be written in part.
+  Status Owed(const Tensor& tensor, std::span<float> out);
+
   // Keeps in ConnectOptions::state_dir what this worker owes of its tensors and `blob`, which is the
   // program's (its place in the data, its own optimizer): in place of what the last call kept, on the disk
   // when this returns. To be called when no push is pending. After an error the last state that was kept is

@@ -20,7 +20,7 @@ import weakref
 
 from ._library import (CALLBACK, LOG, Cancelled, DeadlineExceeded, Error, FailedPrecondition, InvalidArgument, PeerDead,
                        PermissionDenied, Unavailable, check, error_of, last_error, lib, number, settings_of, text, text_of)
-from ._memory import Memory
+from ._memory import FLOAT32, Memory
 
 __all__ = ["connect", "Client", "Tensor", "Operation", "Error", "InvalidArgument", "FailedPrecondition",
            "DeadlineExceeded", "PeerDead", "Unavailable", "PermissionDenied", "Cancelled", "__version__"]
@@ -385,6 +385,14 @@ class Client(_Alone):
         """One score for each of len(scores) equal parts of the tensor: what matters most travels reliably."""
         values = (ctypes.c_float * len(scores))(*scores)
         check(lib.longhaul_set_scores(self._handle.pointer, self._of(tensor), values, len(values)))
+
+    def owed(self, tensor, out):
+        """Writes to `out` (float32) what the server has not taken of this worker's gradients, and a later push brings; zeros
+        where nothing is owed. To be called when no push of the tensor is on its way."""
+        memory = Memory(out, written=True)
+        if memory.dtype != FLOAT32:
+            raise TypeError("what is owed is float32")
+        check(lib.longhaul_owed(self._handle.pointer, self._of(tensor), memory.address, memory.count))
 
     def clock(self, tensor):
         """{"own", "slowest", "fastest", "members"}: pushes of the tensor that have counted."""

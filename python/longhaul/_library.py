@@ -22,6 +22,7 @@ _CODES = {
     "declare": [c_void_p, c_char_p, c_uint64, SETTINGS, c_size_t, c_void_p, OUT],
     "set_scores": [c_void_p, c_void_p, POINTER(c_float), c_size_t],
     "clock": [c_void_p, c_void_p, OUT],
+    "owed": [c_void_p, c_void_p, c_void_p, c_uint64],
     "push": [c_void_p, c_void_p, c_void_p, c_uint64, c_int32, c_float, OUT],
     "pull": [c_void_p, c_void_p, c_void_p, c_uint64, c_int32, c_uint64, c_int64, OUT],
     "push_pull": [c_void_p, c_void_p, c_void_p, c_void_p, c_uint64, c_int32, c_float, OUT],

@@ -543,24 +543,32 @@ class _Fragment:
         _scatter(self.base, parameters)
         self._delta, self._out = torch.empty_like(self.base), torch.empty_like(self.base)
         self._sent = torch.empty_like(self.base)
+        self._owed = torch.zeros_like(self.base)  # what the server has not taken yet of what was learned here
         self._running = None
         self.steps = 0  # local ones since the last outer one began
 
     def begin(self):
         self.steps = 0
         self._sent.copy_(_flat(self._parameters))
-        torch.sub(self.base, self._sent, out=self._delta)
+        torch.sub(self.base, self._owed, out=self._delta).sub_(self._sent)  # since the last one: what is owed comes by itself
         self._running = _push_pull(self._client, self._tensor, self._delta, self._out, self._weight)
 
     def end(self):
-        """Takes the outer result; what was learned since it began stays on top of it."""
+        """Takes the outer result; what was learned since it began stays on top of it, and so does what the server has not taken
+        yet: without it a worker would learn that again, and the server take it twice."""
         if self._running is None:
             return
         running, self._running = self._running, None
         running.wait()
         since = _flat(self._parameters).to("cpu", torch.float32).sub_(self._sent)
         self.base.copy_(self._out)
-        _scatter(since.add_(self.base), self._parameters)
+        self._client.owed(self._tensor, self._owed)
+        _scatter(since.add_(self.base).sub_(self._owed), self._parameters)
+
+    def same(self):
+        """The server's parameters alone, as all workers have them. REQUIRES: no step since the last outer one, which has ended."""
+        self._owed.zero_()
+        _scatter(self.base, self._parameters)
 
 
 class DiLoCo:
@@ -643,3 +651,4 @@ class DiLoCo:
                 fragment.begin()
         for fragment in self._fragments:
             fragment.end()
+            fragment.same()

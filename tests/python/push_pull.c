@@ -35,6 +35,7 @@ static void refuse_nulls(void) {
   INVALID(longhaul_membership(none, &text), "client is null");
   INVALID(longhaul_declare(none, "w", 1, NULL, 0, NULL, NULL), "client is null");
   INVALID(longhaul_set_scores(none, NULL, NULL, 0), "client is null");
+  INVALID(longhaul_owed(none, NULL, NULL, 0), "client is null");
   INVALID(longhaul_clock(none, NULL, &text), "client is null");
   INVALID(longhaul_push(none, NULL, NULL, 0, 0, 0, NULL), "client is null");
   INVALID(longhaul_pull(none, NULL, NULL, 0, 0, 0, -1, NULL), "client is null");
@@ -92,6 +93,9 @@ int main(int argc, char** argv) {
   CHECK(longhaul_declare(client, "w", kCount, sgd, 4, NULL, &tensor) == LONGHAUL_OK && tensor != NULL);
   CHECK(longhaul_set_scores(client, tensor, scores, 2) == LONGHAUL_OK);
   INVALID(longhaul_set_scores(client, tensor, NULL, 2), "null");
+  CHECK(longhaul_owed(client, tensor, values, kCount) == LONGHAUL_OK && values[1] == 0);
+  INVALID(longhaul_owed(client, tensor, values, kCount - 1), "memory for");
+  INVALID(longhaul_owed(client, tensor, NULL, kCount), "null");
 
   for (int i = 0; i < kCount; ++i) gradient[i] = (float)i;
   INVALID(longhaul_push(client, tensor, NULL, kCount, LONGHAUL_FLOAT32, 0, &operation), "null");

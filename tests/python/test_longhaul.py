@@ -68,6 +68,23 @@ def test_an_optimizer_keeps_the_parameters(start_server):
         client.check()
 
 
+def test_what_is_owed_is_what_did_not_travel(start_server):
+    gradient = floats(1000, 2)
+    with connect(start_server()) as client:
+        tensor = client.declare("w", count=1000, topk_share=0.25)
+        out, owed = np.empty(1000, np.float32), np.full(1000, 7, np.float32)
+        client.owed(tensor, owed)
+        assert not owed.any()
+        client.push_pull(tensor, gradient, out).wait(30)
+        client.owed(tensor, owed)
+        assert 0 < np.count_nonzero(out) < 500
+        np.testing.assert_array_equal(out + owed, gradient)
+        with pytest.raises(TypeError, match="what is owed is float32"):
+            client.owed(tensor, np.empty(1000, np.float16))
+        with pytest.raises(longhaul.InvalidArgument, match="memory for 999"):
+            client.owed(tensor, np.empty(999, np.float32))
+
+
 class TorchTensor:
     """What the package uses of a torch tensor; numpy has no bfloat16."""
 

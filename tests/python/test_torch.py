@@ -619,6 +619,43 @@ def test_diloco_sends_a_share_of_2_bits_and_repays_the_rest(ranks):
     assert said[0]["last"] < 1e-3 * said[0]["first"]
 
 
+def test_diloco_counts_nothing_twice_that_a_share_leaves_for_later(ranks):
+    """Local steps, then none: once all of them has arrived every worker has the mean of what each had learned alone."""
+    script = """
+        import copy
+        import longhaul.torch
+        of = longhaul.torch.client()
+        torch.manual_seed(1)
+        model = nn.Linear(64, 1)
+        data = torch.randn(64, 64, generator=torch.Generator().manual_seed(of.rank))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(model, optimizer):
+            optimizer.zero_grad()
+            model(data).square().mean().backward()
+            optimizer.step()
+
+        with longhaul.torch.DiLoCo(model, optimizer, 2, outer="sgd:lr=1", topk_share=0.1) as diloco:
+            alone = copy.deepcopy(model)
+            own = torch.optim.SGD(alone.parameters(), lr=0.1)
+            for _ in range(2):
+                step(alone, own)
+                step(model, optimizer)
+            fragment = diloco._fragments[0]
+            owed = torch.empty(65)
+            of.owed(fragment._tensor, owed)
+            starts = bool(torch.equal(flat(model), fragment.base - owed))
+            optimizer.param_groups[0]["lr"] = 0
+            for _ in range(40):
+                step(model, optimizer)
+        say(rank=of.rank, alone=flat(alone).tolist(), model=flat(model).tolist(), owed=int(owed.count_nonzero()), starts=starts)
+    """
+    said = ranks(script, 2)
+    assert said[0]["model"] == said[1]["model"]
+    assert said[0]["starts"] and said[1]["starts"] and said[0]["owed"] > 40 and said[1]["owed"] > 40
+    assert said[0]["model"] == pytest.approx([(a + b) / 2 for a, b in zip(said[0]["alone"], said[1]["alone"])], abs=1e-6)
+
+
 @pytest.mark.parametrize("every,fragments,overlap", [(0, 1, 0), (4, 5, 0), (4, 1, 4), (100, 7, 0), (4, 0, 0), (4, 1, -1)])
 def test_diloco_refuses_what_it_cannot_do(every, fragments, overlap):
     import longhaul.torch

@@ -167,6 +167,32 @@ TEST(ElementTypes, WhatDoesNotTravelOrIsLostComesLaterAndNothingTwice) {
   pair.Leave();
 }
 
+// What came and what is owed are together what was pushed, after every round.
+TEST(ElementTypes, WhatIsOwedIsWhatHasNotCome) {
+  constexpr size_t kSome = 150'000;  // more than a run of the copy, and not a multiple of it
+  ServerOptions options;
+  options.fault = "drop=0.02,seed=6";
+  Server server = StartServer(2, options);
+  Pair pair({server.address()});
+  pair.Declare({.wire_dtype = DType::kInt2, .high_share = 0, .count = kSome, .topk_share = 1.0 / 16});
+  std::vector<double> open(kSome, 0.0);  // pushed by both, less what came
+  std::vector<float> owed[2] = {std::vector<float>(kSome), std::vector<float>(kSome)};
+  for (uint32_t round = 0; round < 4; ++round) {
+    pair.Round([&](uint32_t rank) {
+      std::vector<float> gradient = Normal(kSome, 2 * round + rank);
+      for (size_t i = 0; i < kSome; ++i) open[i] += static_cast<double>(gradient[i]);
+      return gradient;
+    });
+    for (size_t rank = 0; rank < 2; ++rank)
+      ASSERT_EQ(pair.clients[rank].Owed(pair.tensors[rank], owed[rank]), Status());
+    for (size_t i = 0; i < kSome; ++i) {
+      open[i] -= 2 * static_cast<double>(pair.results[0][i]);
+      ASSERT_NEAR(static_cast<double>(owed[0][i]) + static_cast<double>(owed[1][i]), open[i], 1e-4) << i;
+    }
+  }
+  pair.Leave();
+}
+
 TEST(ElementTypes, AShareThatTravelsIsTheSameInAllDeclarations) {
   Server server = StartServer(2, {});
   Pair pair({server.address()});

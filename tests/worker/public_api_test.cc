@@ -153,6 +153,10 @@ TEST(S12PublicApi, SpansWithoutMemoryAreRefused) {
   ExpectInvalid(alone.client->PushPull(alone.w, none, out).Wait(), "null pointer");
   ExpectInvalid(alone.client->PushPull(alone.w, kOnes, none).Wait(), "null pointer");
   ExpectInvalid(alone.client->SetScores(alone.w, none), "null pointer");
+  ExpectInvalid(alone.client->Owed(alone.w, none), "null pointer");
+  ExpectInvalid(alone.client->Owed(alone.w, {}), "memory for 0");
+  ExpectInvalid(alone.client->Owed(alone.w, std::span(out).first(kCount - 1)), "memory for");
+  ExpectInvalid(alone.client->Owed(Tensor(), out), "never declared");
   ExpectInvalid(alone.client->Push(alone.w, {}).Wait(), "0");
   ExpectInvalid(alone.client->Pull(alone.w, {}).Wait(), "0");
 }
@@ -224,6 +228,7 @@ TEST(S12PublicApi, WhatWasMovedFromDoesNothing) {
   EXPECT_TRUE(refused(from.Pull(alone.w, out).Wait()));
   EXPECT_TRUE(refused(from.PushPull(alone.w, kOnes, out).Wait()));
   EXPECT_TRUE(refused(from.SetScores(alone.w, kOnes)));
+  EXPECT_TRUE(refused(from.Owed(alone.w, out)));
   EXPECT_TRUE(refused(from.Barrier("b")));
   EXPECT_TRUE(refused(from.Leave()));
   EXPECT_TRUE(refused(from.status()));

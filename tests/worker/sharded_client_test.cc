@@ -228,6 +228,25 @@ TEST(ShardedClient, TakesScores) {
   EXPECT_EQ(mean, gradient);
 }
 
+TEST(ShardedClient, SaysWhatIsOwedOfAllItsParts) {
+  const auto servers = StartServers(3, 1);
+  Client client = MustConnect(Alone(servers[0]));
+  const auto w = client.Declare("w", {.count = kLarge, .topk_share = 0.1});
+  ASSERT_TRUE(w.ok());
+  const std::vector<float> gradient = Values(kLarge, 5);
+  std::vector<float> mean(kLarge), owed(kLarge, 7);
+  ASSERT_EQ(client.Owed(*w, owed), Status());
+  EXPECT_EQ(owed, std::vector<float>(kLarge, 0));
+  ASSERT_EQ(client.PushPull(*w, gradient, mean).Wait(), Status());
+  ASSERT_EQ(client.Owed(*w, owed), Status());
+  size_t zeros = 0;
+  for (size_t i = 0; i < kLarge; ++i) {
+    ASSERT_EQ(owed[i] + mean[i], gradient[i]) << i;
+    zeros += owed[i] == 0;
+  }
+  EXPECT_LT(zeros, kLarge / 2);
+}
+
 TEST(ShardedClient, MayBeDestroyedInItsOwnCallback) {
   const auto servers = StartServers(3, 1);
   std::optional<Client> client = MustConnect(Alone(servers[0]));

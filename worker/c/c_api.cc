@@ -395,6 +395,13 @@ int32_t longhaul_clock(longhaul_client* client, const longhaul_tensor* tensor, c
   });
 }
 
+int32_t longhaul_owed(longhaul_client* client, const longhaul_tensor* tensor, float* values, uint64_t count) {
+  return With(client, [&](Client& connected) {
+    if (tensor == nullptr || values == nullptr) return Invalid("the tensor or the values are null");
+    return Code(connected.Owed(tensor->tensor, {values, count}));
+  });
+}
+
 int32_t longhaul_push(longhaul_client* client, const longhaul_tensor* tensor, const void* gradient,
                       uint64_t count, int32_t dtype, float weight, longhaul_operation** out) {
   return With(client, [&](Client& connected) {

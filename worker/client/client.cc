@@ -118,6 +118,29 @@ Status ClientImpl::CheckPull(const Tensor& tensor, std::span<const float> out) c
           "tensor " + tensor.name() + " has no optimizer: the server keeps no parameters to pull"};
 }
 
+Status ClientImpl::CopyOwed(const Tensor& tensor, std::span<float> out) {
+  if (UserCalls::InCallback()) return {StatusCode::kFailedPrecondition, "Owed waits: not from a callback"};
+  for (const Status& check : {CheckRequest(tensor, {}, out), status()}) {
+    if (!check.ok()) return check;
+  }
+  if (out.size() != tensor.count()) {
+    return {StatusCode::kInvalidArgument, "tensor " + tensor.name() + " has " +
+                                              std::to_string(tensor.count()) +
+                                              " elements, there is memory for " + std::to_string(out.size())};
+  }
+  for (uint64_t first = 0; first < out.size();) {
+    const Result<std::vector<float>> run = Owed(tensor, first, WorkerState::kRun);
+    if (!run.ok()) return run.status();
+    if (run->empty()) {  // nothing is owed from here on
+      std::ranges::fill(out.subspan(first), 0.0f);
+      break;
+    }
+    std::ranges::copy(*run, out.subspan(first).begin());
+    first += run->size();
+  }
+  return Status::Ok();
+}
+
 Status ClientImpl::CheckScores(const Tensor& tensor, std::span<const float> scores) const {
   if (Status s = CheckTensor(tensor); !s.ok()) return s;
   if (Status s = worker::CheckMemory(scores); !s.ok()) return s;
@@ -193,6 +216,9 @@ Status Client::SetScores(const Tensor& tensor, std::span<const float> scores) {
   return impl_ ? impl_->SetScores(tensor, scores) : Moved();
 }
 Result<TensorClock> Client::Clock(const Tensor& tensor) { return impl_ ? impl_->Clock(tensor) : Moved(); }
+Status Client::Owed(const Tensor& tensor, std::span<float> out) {
+  return impl_ ? impl_->CopyOwed(tensor, out) : Moved();
+}
 Status Client::SaveState(std::span<const std::byte> blob) {
   if (!impl_) return Moved();
   if (UserCalls::InCallback())

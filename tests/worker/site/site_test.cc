@@ -192,6 +192,15 @@ TEST_F(SiteOfTwo, ScoresOfARankReachTheServersClient) {
   EXPECT_EQ(clients_[0].SetScores(tensors_[0], {}).code(), StatusCode::kInvalidArgument);
 }
 
+TEST_F(SiteOfTwo, TheSiteOwesAndItsRanksDoNot) {
+  Start();
+  DeclareAll();
+  StepAll(1, 3);
+  std::vector<float> owed(tensors_[0].count(), 7);
+  EXPECT_EQ(clients_[0].Owed(tensors_[0], owed), Status());
+  EXPECT_EQ(owed, std::vector<float>(owed.size(), 0));
+}
+
 TEST_F(SiteOfTwo, TensorsInAnotherOrderAtEveryRank) {
   Start();
   constexpr size_t kTensors = 20;
