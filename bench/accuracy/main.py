@@ -4,8 +4,9 @@
     bench/accuracy/main.py --loss 0,1,5,20 --repeat 3 --json result.json
 
 One rank in each of four sites and the server in a fifth; a link with its own losses, each way, between any two. All train the
-same network (784-128-10 on Fashion-MNIST, SGD with momentum) on the same batches by the same schedule of the learning rate. Needs
-root (network namespaces) and python3-torch; runs are in blocks: all runners at one loss rate and seed, then the next.
+same network (784-128-10 on Fashion-MNIST, Adam) on the same batches by the same schedule of the learning rate. Needs root (network
+namespaces) and python3-torch; runs are in blocks: all runners at one loss rate and seed, then the next. A run that the file has
+already, with the same options, is not repeated: an interrupted measurement goes on.
 """
 import argparse
 import json
@@ -184,9 +185,9 @@ def main():
     parser.add_argument("--delay", default="25ms")
     parser.add_argument("--queue", default="50ms")
     parser.add_argument("--model", choices=["mlp", "conv"], default="mlp")
-    parser.add_argument("--batch", type=int, default=32, help="images of a rank in a step")
-    parser.add_argument("--steps", type=int, default=700)
-    parser.add_argument("--limit", type=float, default=300, help="seconds that a training may take")
+    parser.add_argument("--batch", type=int, default=128, help="images of a rank in a step")
+    parser.add_argument("--steps", type=int, default=450)
+    parser.add_argument("--limit", type=float, default=240, help="seconds that a training may take")
     parser.add_argument("--skew", type=float, default=0, help="share of a rank's images from its own classes")
     parser.add_argument("--targets", default="86,87", help="percent")
     parser.add_argument("--repeat", type=int, default=1, help="seeds")
@@ -200,10 +201,20 @@ def main():
             return side_by_side(options, ["longhaul", options.peer], float(options.loss.split(",")[-1].rstrip("%")), pathlib.Path(folder))
     if not options.json:
         parser.error("--json is needed")
+    # What says which runs they are may differ from file to file of one measurement.
+    kept = {key: value for key, value in vars(options).items() if key not in ("runners", "loss", "repeat", "seed", "peer", "json")}
     runs = []
+    if os.path.exists(options.json):
+        with open(options.json, encoding="utf8") as file:
+            before = json.load(file)
+        if before["options"] != kept:
+            parser.error("%s has runs with other options: %s" % (options.json, before["options"]))
+        runs = before["runs"]
     for seed in range(options.seed, options.seed + options.repeat):
         for loss in map(float, options.loss.split(",")):
             for runner in options.runners.split(","):
+                if any((r["runner"], r["loss"], r["seed"]) == (runner, loss, seed) for r in runs):
+                    continue
                 with tempfile.TemporaryDirectory() as folder:
                     result = run(options, runner, loss, seed, pathlib.Path(folder))
                 points = result["points"] if result else []
@@ -217,7 +228,7 @@ def main():
                 print("loss %g %%, seed %d, %-14s %s" % (loss, seed, runner, {k: line[k] for k in ("steps", "seconds", "accuracy", "to")}),
                       flush=True)
                 with open(options.json, "w", encoding="utf8") as file:
-                    json.dump({"options": vars(options), "runs": runs}, file)
+                    json.dump({"options": kept, "runs": runs}, file)
     return 0
 
 
