@@ -8,9 +8,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <random>
+#include <set>
+#include <thread>
 
 #include "operator/controller/operator_loop.h"
 #include "operator/reconcile/objects.h"
@@ -503,48 +506,54 @@ TEST(S16Sites, AKubeconfigThatWouldSendTheOperatorsOwnTokenIsRefused) {
 // --- many
 
 TEST(Controller, AThousandJobsAreReconciledSoon) {
-  constexpr int kJobs = 1000 / LONGHAUL_SLOWNESS;
+  const char* given = std::getenv("LONGHAUL_JOBS");
+  const size_t count = given != nullptr ? std::stoul(given) : 1000 / LONGHAUL_SLOWNESS;
   Home home;
-  for (int i = 0; i < kJobs; ++i) home.server.Create("trainingjobs", Job("job-" + std::to_string(i)));
+  for (size_t i = 0; i < count; ++i) home.server.Create("trainingjobs", Job("job-" + std::to_string(i)));
   const auto begun = Clock::now();
   home.Start();
-  std::set<std::string> ready;
-  size_t done = 0;
-  ASSERT_TRUE(home.Until(
-      [&] {
-        home.work->Turn(milliseconds(50));
-        done = 0;
-        for (const Json& job : home.server.All("trainingjobs")) {
-          const std::string phase = TextAt(job, {"status", "phase"});
-          const std::string name = TextAt(job, {"metadata", "name"});
-          done += phase == "Succeeded";
-          for (const char* node : {"-node-0", "-node-1"}) {
-            if (phase == "Running") home.server.EndPod("team/" + name + node, 0);
-          }
-        }
-        for (const std::string& key : home.server.Workers()) {
-          if (ready.insert(key).second) home.server.MakeReady(key);
-        }
-        return done == kJobs;
-      },
-      seconds(300)))
-      << done << " of " << kJobs << " jobs have succeeded";
-  (void)home.Until([] { return false; }, milliseconds(500));
-  const OperatorReport report = home.work->report();
+  // Kubelets and controllers beside it: its times are its own.
+  std::atomic<size_t> done{0};
+  std::atomic<bool> over{false};
+  std::thread machines([&] {
+    std::set<std::string> ready, ended;
+    while (!over.load()) {
+      home.server.RunControllers();
+      const auto phases = home.server.Phases("trainingjobs");
+      for (const std::string& key : home.server.Workers()) {
+        if (ready.insert(key).second) home.server.MakeReady(key);
+        const auto job = phases.find(key.substr(0, key.find("-node-")));
+        if (job != phases.end() && job->second == "Running" && ended.insert(key).second)
+          home.server.EndPod(key, 0);
+      }
+      done.store(static_cast<size_t>(
+          std::ranges::count(phases, "Succeeded", [](const auto& one) { return one.second; })));
+      std::this_thread::sleep_for(milliseconds(100));
+    }
+  });
+  while (done.load() < count && Clock::now() - begun < seconds(given != nullptr ? 60 : 250))
+    home.work->Turn(milliseconds(50));
   const double wall = std::chrono::duration<double>(Clock::now() - begun).count();
+  for (int i = 0; i < 10; ++i) home.work->Turn(milliseconds(50));
+  over.store(true);
+  machines.join();
+  const OperatorReport report = home.work->report();
+  ASSERT_EQ(done.load(), count) << home.server.requests() << " requests, " << report.controller.reconciles
+                                << " reconciles, " << report.not_ready;
+  const auto jobs = static_cast<double>(count);
   const auto ms = [](Duration time) { return std::chrono::duration<double>(time).count() * 1e3; };
   std::printf(
-      "%d jobs in %.1f s: reconcile p50 %.2f ms, p99 %.2f ms; with its writes p50 %.1f ms, p99 %.1f ms; "
+      "%zu jobs in %.1f s: reconcile p50 %.2f ms, p99 %.2f ms; with its writes p50 %.1f ms, p99 %.1f ms; "
       "%.1f API calls a job (%.1f reconciles, %.1f conflicts, %llu retries)\n",
-      kJobs, wall, ms(report.controller.reconcile_p50), ms(report.controller.reconcile_p99),
+      count, wall, ms(report.controller.reconcile_p50), ms(report.controller.reconcile_p99),
       ms(report.controller.pass_p50), ms(report.controller.pass_p99),
-      static_cast<double>(home.server.requests()) / kJobs,
-      static_cast<double>(report.controller.reconciles) / kJobs,
-      static_cast<double>(report.controller.conflicts) / kJobs,
+      static_cast<double>(home.server.requests()) / jobs,
+      static_cast<double>(report.controller.reconciles) / jobs,
+      static_cast<double>(report.controller.conflicts) / jobs,
       static_cast<unsigned long long>(report.queue.retries));
   for (const auto& [pod, times] : home.server.made()) EXPECT_EQ(times, 1) << pod;
   EXPECT_LT(ms(report.controller.reconcile_p99), 50.0 * LONGHAUL_SLOWNESS);
-  EXPECT_LT(static_cast<double>(home.server.requests()) / kJobs, 60);
+  EXPECT_LT(static_cast<double>(home.server.requests()) / jobs, 60);
   EXPECT_EQ(home.server.reviews(), 1);
 }
 

@@ -93,6 +93,15 @@ std::vector<Json> ModelApiServer::All(const std::string& plural) const {
   return all;
 }
 
+std::map<std::string, std::string> ModelApiServer::Phases(const std::string& plural) const {
+  const std::lock_guard lock(mutex_);
+  std::map<std::string, std::string> phases;
+  if (const auto of = objects_.find(plural); of != objects_.end()) {
+    for (const auto& [key, object] : of->second) phases[key] = TextAt(object, {"status", "phase"});
+  }
+  return phases;
+}
+
 bool ModelApiServer::Change(const std::string& plural, const std::string& key,
                             const std::function<void(Json*)>& change) {
   const std::lock_guard lock(mutex_);
@@ -125,8 +134,14 @@ void ModelApiServer::RunControllers() {
     }
   }
   for (const auto& [plural, key] : gone) Erase(plural, key);
-  for (auto& [key, set] : std::map<std::string, Json>(objects_["statefulsets"])) {
+  std::vector<std::string> sets;
+  for (const auto& [key, set] : objects_["statefulsets"]) {
+    if (NumberAt(set, {"status", "readyReplicas"}, 0) == 0 || !objects_["pods"].contains(key + "-0"))
+      sets.push_back(key);
+  }
+  for (const std::string& key : sets) {
     const std::string pod = key + "-0";
+    Json set = objects_["statefulsets"][key];
     if (!objects_["pods"].contains(pod)) {
       Json made = set["spec"]["template"];
       made["apiVersion"] = "v1";
@@ -165,8 +180,11 @@ void ModelApiServer::EndPod(const std::string& key, int exit_code) {
 
 std::vector<std::string> ModelApiServer::Workers() const {
   std::vector<std::string> keys;
-  for (const Json& pod : All("pods")) {
-    if (TextAt(pod, {"metadata", "labels", kRoleLabel}) == "worker") keys.push_back(KeyOf(pod));
+  const std::lock_guard lock(mutex_);
+  const auto pods = objects_.find("pods");
+  if (pods == objects_.end()) return keys;
+  for (const auto& [key, pod] : pods->second) {
+    if (TextAt(pod, {"metadata", "labels", kRoleLabel}) == "worker") keys.push_back(key);
   }
   return keys;
 }

@@ -31,6 +31,7 @@ class ModelApiServer {
   Json Create(const std::string& plural, Json object);
   std::optional<Json> Get(const std::string& plural, const std::string& key) const;
   std::vector<Json> All(const std::string& plural) const;
+  std::map<std::string, std::string> Phases(const std::string& plural) const;  // key -> status.phase
   bool Change(const std::string& plural, const std::string& key, const std::function<void(Json*)>& change);
   void Remove(const std::string& plural, const std::string& key);
 
