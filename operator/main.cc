@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -214,18 +213,12 @@ int Serve(const Flags& flags, process::SignalWatcher* signals, process::Output* 
       "API server {}, {}{}", access->server,
       flags.name_space.empty() ? "jobs of all namespaces" : "jobs of namespace " + flags.name_space,
       flags.no_lease ? "" : ", lease " + own + "/" + flags.lease_name + " as " + options.lease.identity);
-  std::atomic<bool> told{false};
-  const health::HealthWatch watch(health->get(), SourceOf(work));
   signals->Guard([&](int signal) {
     if (*health) (*health)->SetStopping("told to stop by signal " + std::to_string(signal));
     spdlog::info("signal {}: waiting for the writes under way, and giving the lease up", signal);
-    told.store(true);
-    work.Wake();
+    work.Stop();
   });
-  while (!work.stopped()) {
-    if (told.load()) work.Stop();
-    work.Turn(told.load() ? kTurn / 10 : kTurn);
-  }
+  while (!work.stopped()) work.Turn(kTurn);
   signals->Guard({});
   return 0;
 }

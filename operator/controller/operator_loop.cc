@@ -37,6 +37,7 @@ void Operator::Turn(Duration limit) {
   const Instant end = now + limit;
   do {
     turned_at_.store(now.nanoseconds());
+    BeginStop(now);
     if (election_) election_->Run(now);
     Lead(now);
     if (controller_ != nullptr) controller_->Run(now);
@@ -58,9 +59,9 @@ void Operator::Turn(Duration limit) {
   } while (now < end);
 }
 
-void Operator::Stop() {
-  if (stop_at_) return;
-  stop_at_ = api::SteadyNow() + kFarewell / 2;
+void Operator::BeginStop(Instant now) {
+  if (stop_at_ || !stop_wanted_.load()) return;
+  stop_at_ = now + kFarewell / 2;
   if (controller_ != nullptr) controller_->Stop();
 }
 

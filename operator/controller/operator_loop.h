@@ -48,18 +48,21 @@ class Operator {
   // Works for at most `limit`.
   void Turn(Duration limit);
   // Begins no job any more, waits for the answers of those in work, and gives the lease up. Turn until
-  // stopped().
-  void Stop();
+  // stopped(). Any thread.
+  void Stop() {
+    stop_wanted_.store(true);
+    home_->Wake();
+  }
   bool stopped() const;
 
   // Any thread.
-  void Wake() { home_->Wake(); }
   OperatorReport report() const;
   // How long ago Turn was in its loop.
   Duration silent() const;
 
  private:
   void Lead(Instant now);
+  void BeginStop(Instant now);
   void Publish(Instant now);
 
   std::unique_ptr<api::RestClient> home_;
@@ -73,6 +76,7 @@ class Operator {
   mutable std::mutex mutex_;
   OperatorReport report_;  // guarded by mutex_
   std::atomic<int64_t> turned_at_{0};
+  std::atomic<bool> stop_wanted_{false};
 };
 
 }  // namespace longhaul::kube
