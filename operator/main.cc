@@ -213,6 +213,7 @@ int Serve(const Flags& flags, process::SignalWatcher* signals, process::Output* 
       "API server {}, {}{}", access->server,
       flags.name_space.empty() ? "jobs of all namespaces" : "jobs of namespace " + flags.name_space,
       flags.no_lease ? "" : ", lease " + own + "/" + flags.lease_name + " as " + options.lease.identity);
+  const health::HealthWatch watch(health->get(), SourceOf(work));
   signals->Guard([&](int signal) {
     if (*health) (*health)->SetStopping("told to stop by signal " + std::to_string(signal));
     spdlog::info("signal {}: waiting for the writes under way, and giving the lease up", signal);
