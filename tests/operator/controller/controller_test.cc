@@ -29,7 +29,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr Duration kLong = seconds(60) * LONGHAUL_SLOWNESS;
+constexpr Duration kLong = seconds(40) * LONGHAUL_SLOWNESS;
 
 Json Job(const std::string& name = "resnet", const std::string& person = "ada") {
   Json job = JobObject();
@@ -407,6 +407,21 @@ TEST(S16Controller, WithoutItsLeaseItWritesNothing) {
     });
     return Clock::now() - begun > seconds(2);
   }));
+  EXPECT_TRUE(home.job()["status"].is_null());
+}
+
+TEST(S16Controller, AKeyThatWasTamperedWithIsSaidAndNotReplaced) {
+  Home home;
+  const Json secret = {{"metadata", {{"name", "longhaul-operator-key"}, {"namespace", "longhaul-system"}}},
+                       {"data", {{"operator.key", "bG9uZw=="}}}};
+  home.server.Create("secrets", secret);
+  home.server.Create("trainingjobs", Job());
+  home.Start();
+  ASSERT_TRUE(home.Until([&] {
+    return home.work->report().not_ready.find("is not as the operator made it: its key has 4 bytes") !=
+           std::string::npos;
+  })) << home.work->report().not_ready;
+  EXPECT_EQ(home.server.Get("secrets", "longhaul-system/longhaul-operator-key")->at("data"), secret["data"]);
   EXPECT_TRUE(home.job()["status"].is_null());
 }
 

@@ -59,6 +59,7 @@ TEST(Requests, AnActionIsOneRequestWithItsPrecondition) {
   EXPECT_NE(RequestOf({Verb::kPatchStatus, "", job, std::nullopt})->field_manager,
             RequestOf({Verb::kPatchJob, "", job, std::nullopt})->field_manager);
   EXPECT_FALSE(RequestOf({Verb::kCreate, "", {{"kind", "Role"}}, std::nullopt}));
+  EXPECT_GT(create->time_limit, Duration(0)) << "0 is the client's own minute";
   EXPECT_LE(create->time_limit, std::chrono::seconds(15 - 10))
       << "over before another holder of the lease begins";
 }
