@@ -83,7 +83,8 @@ std::vector<FreeGpus> Machines::Free(const TrainingJobSpec& spec, const NodeConf
   std::vector<FreeGpus> all;
   const Json& selector = At(config.node_template, {"spec", "nodeSelector"});
   const Json& tolerations = At(config.node_template, {"spec", "tolerations"});
-  for (const auto& [name, machine] : machines_) {
+  for (const auto& [name, of_name] : machines_) {
+    const Machine& machine = of_name;  // clang 14 captures no binding
     const auto free = machine.free.find(config.gpu_resource);
     if (free == machine.free.end() || free->second <= 0 || !machine.schedulable) continue;
     bool fits = Tolerated(machine.taints, tolerations);
