@@ -56,6 +56,9 @@ function(longhaul_install)
   set(package ${CMAKE_INSTALL_LIBDIR}/cmake/longhaul)
   install(TARGETS longhaul longhaul-server longhaul-worker longhaul-trainer longhaul-wan longhaul-offload
           RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
+  if(TARGET longhaul-operator)
+    install(TARGETS longhaul-operator RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
+  endif()
   install(DIRECTORY include/longhaul include/ps DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT headers FILES_MATCHING PATTERN "*.h")
   foreach(kind static shared)
     install(TARGETS longhaul_${kind} EXPORT longhaul-${kind}

@@ -64,6 +64,7 @@ class ElectionLoop {
   bool Take(RestEvent* event, Instant now = SteadyNow());
   Instant NextDue() const { return election_.NextDue(); }
   LeaderElection& election() { return election_; }
+  const LeaderElection& election() const { return election_; }
 
  private:
   RestClient* client_;

@@ -1,6 +1,7 @@
 // What is known of one job at one moment: all that Reconcile sees.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -56,6 +57,7 @@ struct Observed {
   // 64 hexadecimal digits: the key of the job, the same one at every call with this job's uid.
   std::string job_key;
   std::set<std::string> unreachable;  // clusters that do not answer: of them `objects` says nothing
+  std::map<std::string, std::string> why_unreachable;  // of those whose reason is known, in words
 };
 
 }  // namespace longhaul::kube

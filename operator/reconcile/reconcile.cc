@@ -248,9 +248,11 @@ void Pass::Assess() {
   const size_t done = CountOf(NodePhase::kSucceeded), ready = done + CountOf(NodePhase::kReady);
   next_.ready_nodes = std::to_string(ready) + "/" + std::to_string(planned);
   for (const std::string& cluster : seen_.unreachable) {
+    const auto why = seen_.why_unreachable.find(cluster);
     Set("Degraded", true, "SiteUnreachable",
         "site " + (cluster.empty() ? "of the job" : cluster) +
-            " does not answer: its nodes are left as they are");
+            " does not answer: its nodes are left as they are" +
+            (why == seen_.why_unreachable.end() ? "" : " (" + why->second + ")"));
   }
   const Condition* degraded = next_.Find("Degraded");
   if (seen_.unreachable.empty() && degraded != nullptr && degraded->reason == "SiteUnreachable") {

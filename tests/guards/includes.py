@@ -96,6 +96,9 @@ UNITS = [
     ("op_resource", r"operator/resource/",                   "public base",                          "json"),
     ("op_plan",    r"operator/plan/",                        "public base op_resource",              "json"),
     ("op_reconcile", r"operator/reconcile/",                 "public base op_resource op_plan",      "json"),
+    # One thread over the client: what is observed, decided and done; the lease.
+    ("op_controller", r"operator/controller/",               "public base kube_core kube_api op_resource op_plan op_reconcile", "json curl openssl locks"),
+    ("op_main",    r"operator/(main|metrics)\.",             "public flags process base keys health kube_core kube_api op_reconcile op_controller", "os cli spdlog json files"),
     ("program",    r"cli/",                                  "public flags store disk process base wire crypto keys udp status tun link load straggler ringsim", "asio os files threads locks cli spdlog json"),
     ("example",    r"examples/",                             "public ps_public",                               "files threads"),
     ("tests",      r"(tests|bench)/",                        "ANY",                                  "ANY"),

@@ -13,13 +13,13 @@ import tempfile
 # From below to above: an include points down. Product rooms; `bench/load` belongs to the program `longhaul`.
 ROOMS = ["include", "base", "proto", "codec", "wan", "transport", "health", "offload", "server", "worker", "pslite", "operator", "bench/load", "cli", "examples"]
 # The daemons' mains, and server/program, are programs, as `longhaul` is: they put the parts together.
-PROGRAMS = {"server/main.cc", "worker/daemon/main.cc", "wan/main.cc", "worker/offload/main.cc"}
+PROGRAMS = {"server/main.cc", "worker/daemon/main.cc", "wan/main.cc", "worker/offload/main.cc", "operator/main.cc"}
 
 # Figure: (wanted, limit). Where what is wanted is not reached, the limit is what is. A commit that raises one says what for.
 LIMITS = {
-    "product lines": (40000, 94800),
-    "test lines": (43000, 99800),
-    "product files under 40 lines": (30, 79),
+    "product lines": (40000, 97600),
+    "test lines": (43000, 101300),
+    "product files under 40 lines": (30, 80),
     "arrows between rooms, %": (60, 67),
     "arrows up": (0, 0),
 }

@@ -103,6 +103,7 @@ Result<EncodedRequest> Encode(const ApiRequest& r) {
       {
         Json options = {{"apiVersion", "v1"}, {"kind", "DeleteOptions"}};
         if (!r.uid.empty()) options["preconditions"] = {{"uid", r.uid}};
+        if (r.grace_seconds) options["gracePeriodSeconds"] = *r.grace_seconds;
         if (!r.propagation.empty()) options["propagationPolicy"] = r.propagation;
         http.body = Print(options);
       }

@@ -155,7 +155,7 @@ FaultServer::~FaultServer() {
     const std::lock_guard lock(mutex_);
     for (const auto& connection : open_) connection->Shutdown();
   }
-  for (std::thread& thread : threads_) thread.join();
+  for (Thread& one : threads_) one.thread.join();
 }
 
 std::string FaultServer::url() const {
@@ -167,6 +167,11 @@ std::vector<FaultRequest> FaultServer::requests() const {
   return requests_;
 }
 
+void FaultServer::DropConnections() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& connection : open_) connection->Shutdown();
+}
+
 void FaultServer::Accept() {
   for (;;) {
     const int socket = ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC);
@@ -175,7 +180,18 @@ void FaultServer::Accept() {
     const std::lock_guard lock(mutex_);
     if (refuse_.load() || ending()) continue;  // closes it
     open_.push_back(connection);
-    threads_.emplace_back([this, connection] { Serve(connection); });
+    // Those that are at their end; a server of thousands of connections would run out of memory for stacks.
+    std::erase_if(threads_, [](Thread& one) {
+      if (!one.ended->load()) return false;
+      one.thread.join();
+      return true;
+    });
+    auto ended = std::make_shared<std::atomic<bool>>(false);
+    threads_.push_back({std::thread([this, connection, ended] {
+                          Serve(connection);
+                          ended->store(true);
+                        }),
+                        ended});
   }
 }
 
@@ -183,7 +199,7 @@ void FaultServer::Serve(std::shared_ptr<Connection> connection) {
   FaultRequest request;
   if (connection->Begin()) {
     while (connection->Read(&request)) {
-      {
+      if (!forget_.load()) {
         const std::lock_guard lock(mutex_);
         requests_.push_back(request);
       }

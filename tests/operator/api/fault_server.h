@@ -67,6 +67,10 @@ class FaultServer {
   int connections() const { return connections_.load(); }
   // Clients whose connection is taken and whose first request is not read.
   void RefuseConnections(bool refuse) { refuse_.store(refuse); }
+  // Ends those that are open, as a server that is started anew does.
+  void DropConnections();
+  // For servers that take very many: requests() stays empty.
+  void ForgetRequests() { forget_.store(true); }
   bool ending() const { return ending_.load(); }
 
  private:
@@ -82,10 +86,15 @@ class FaultServer {
   std::atomic<int> connections_{0};
   std::atomic<bool> refuse_{false};
   std::atomic<bool> ending_{false};
+  std::atomic<bool> forget_{false};
   mutable std::mutex mutex_;
   std::vector<FaultRequest> requests_;
   std::list<std::shared_ptr<Connection>> open_;
-  std::list<std::thread> threads_;
+  struct Thread {
+    std::thread thread;
+    std::shared_ptr<std::atomic<bool>> ended;
+  };
+  std::list<Thread> threads_;
   std::thread acceptor_;
 };
 

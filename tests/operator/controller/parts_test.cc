@@ -1,0 +1,169 @@
+// Parts of the controller without a server: keys, requests, free GPUs, pages of progress.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "operator/controller/free_gpus.h"
+#include "operator/controller/kinds.h"
+#include "operator/controller/permission_desk.h"
+#include "operator/controller/progress.h"
+#include "operator/controller/secrets.h"
+#include "operator/controller/sites.h"
+
+namespace longhaul::kube {
+namespace {
+
+TEST(OperatorKey, AJobsKeyIsTheHmacOfItsUid) {
+  // RFC 4231, test case 2.
+  EXPECT_EQ(JobKey("Jefe", "what do ya want for nothing?"),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  EXPECT_NE(JobKey("a", "uid-1"), JobKey("a", "uid-2"));
+}
+
+TEST(OperatorKey, EntriesOfASecretAreBase64) {
+  const Json secret = {{"data", {{"a", "bG9uZ2hhdWw="}, {"b", "?"}, {"c", ""}, {"d", 1}, {"e", "bG9uZw=="}}}};
+  EXPECT_EQ(*SecretEntry(secret, "a"), "longhaul");
+  EXPECT_EQ(*SecretEntry(secret, "e"), "long");
+  EXPECT_EQ(SecretEntry(secret, "b").status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(SecretEntry(secret, "c").status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(SecretEntry(secret, "d").status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(SecretEntry(Json(), "a").status().code(), StatusCode::kNotFound);
+}
+
+TEST(Requests, AnActionIsOneRequestWithItsPrecondition) {
+  const Json pod = {{"apiVersion", "v1"},
+                    {"kind", "Pod"},
+                    {"metadata", {{"name", "p"}, {"namespace", "team"}, {"uid", "u"}}}};
+  const auto create = RequestOf({Verb::kCreate, "", pod, std::nullopt});
+  ASSERT_TRUE(create);
+  EXPECT_EQ(api::Encode(*create)->target, "/api/v1/namespaces/team/pods");
+  const auto forced = RequestOf({Verb::kDelete, "", pod, 0});
+  const auto http = api::Encode(*forced);
+  EXPECT_EQ(http->method, "DELETE");
+  EXPECT_NE(http->body.find("\"preconditions\":{\"uid\":\"u\"}"), std::string::npos);
+  EXPECT_NE(http->body.find("\"gracePeriodSeconds\":0"), std::string::npos);
+  EXPECT_EQ(api::Encode(*RequestOf({Verb::kDelete, "", pod, std::nullopt}))->body.find("gracePeriod"),
+            std::string::npos);
+
+  const Json job = {{"apiVersion", kApiVersion},
+                    {"kind", "TrainingJob"},
+                    {"metadata", {{"name", "j"}, {"namespace", "team"}, {"resourceVersion", "7"}}},
+                    {"status", {{"phase", "Pending"}}}};
+  const auto status = api::Encode(*RequestOf({Verb::kPatchStatus, "", job, std::nullopt}));
+  EXPECT_EQ(status->method, "PATCH");
+  EXPECT_TRUE(
+      status->target.starts_with("/apis/longhaul.dev/v1alpha1/namespaces/team/trainingjobs/j/status?"));
+  EXPECT_NE(status->body.find("\"resourceVersion\":\"7\""), std::string::npos);
+  EXPECT_EQ(status->content_type, "application/apply-patch+yaml");
+  // An apply gives up what its manager does not name: status and finalizers have one each.
+  EXPECT_NE(RequestOf({Verb::kPatchStatus, "", job, std::nullopt})->field_manager,
+            RequestOf({Verb::kPatchJob, "", job, std::nullopt})->field_manager);
+  EXPECT_FALSE(RequestOf({Verb::kCreate, "", {{"kind", "Role"}}, std::nullopt}));
+  EXPECT_GT(create->time_limit, Duration(0)) << "0 is the client's own minute";
+  EXPECT_LE(create->time_limit, std::chrono::seconds(15 - 10))
+      << "over before another holder of the lease begins";
+}
+
+TEST(Requests, ListsLackKindsAndPodsAreSlim) {
+  Json pod = {{"metadata", {{"name", "p"}, {"annotations", {{"a", "b"}}}, {"labels", {{"l", "m"}}}}},
+              {"spec", {{"containers", Json::array()}}},
+              {"status", {{"phase", "Running"}}}};
+  Slim(*FindKind("Pod"), &pod);
+  EXPECT_EQ(pod["kind"], "Pod");
+  EXPECT_EQ(pod["apiVersion"], "v1");
+  EXPECT_FALSE(pod.contains("spec"));
+  EXPECT_EQ(pod["status"]["phase"], "Running");
+  EXPECT_EQ(pod["metadata"]["labels"]["l"], "m");
+  Json job = {{"metadata", {{"name", "j"}, {"annotations", {{"a", "b"}}}}}, {"spec", {{"totalGPUs", 3}}}};
+  Slim(*FindKind("TrainingJob"), &job);
+  EXPECT_EQ(job["spec"]["totalGPUs"], 3);
+  EXPECT_EQ(job["metadata"]["annotations"]["a"], "b");
+}
+
+Json Node(const char* name, Json gpus, Json spec = Json::object(), Json labels = Json::object()) {
+  return {{"metadata", {{"name", name}, {"labels", std::move(labels)}}},
+          {"spec", std::move(spec)},
+          {"status", {{"allocatable", {{"cpu", "8"}, {"nvidia.com/gpu", std::move(gpus)}}}}}};
+}
+
+Json PodOn(const char* node, const char* gpus, const char* phase) {
+  return {{"spec",
+           {{"nodeName", node},
+            {"containers",
+             Json::array({{{"resources", {{"requests", {{"nvidia.com/gpu", gpus}, {"cpu", "1"}}}}}}})}}},
+          {"status", {{"phase", phase}}}};
+}
+
+std::vector<int> FreeOf(const Machines& machines, const TrainingJobSpec& spec, const NodeConfig& config) {
+  std::vector<int> gpus;
+  for (const FreeGpus& one : machines.Free(spec, config)) gpus.push_back(one.gpus);
+  return gpus;
+}
+
+TEST(S9FreeGpus, WhatPodsAskForIsTakenAndMachinesThatRefuseThemDoNotCount) {
+  const Json taint = {{"taints", Json::array({{{"key", "gpu"}, {"value", "a"}, {"effect", "NoSchedule"}}})}};
+  Machines machines;
+  machines.AddNode(Node("a", "8"));
+  machines.AddNode(Node("b", 8));
+  machines.AddNode(Node("c", "8", {{"unschedulable", true}}));
+  machines.AddNode(Node("d", "6", taint));
+  machines.AddNode(Node("e", "many"));
+  machines.AddNode(Node("f", "4", Json::object(), {{"zone", "x"}}));
+  machines.AddPod(PodOn("a", "3", "Running"));
+  machines.AddPod(PodOn("a", "2", "Succeeded"));
+  machines.AddPod(PodOn("b", "8", "Pending"));
+  machines.AddPod(PodOn("nowhere", "8", "Pending"));
+  TrainingJobSpec spec;
+  NodeConfig config;
+  EXPECT_EQ(FreeOf(machines, spec, config), (std::vector<int>{5, 4}));
+  config.node_template = {
+      {"spec", {{"tolerations", Json::array({{{"key", "gpu"}, {"operator", "Exists"}}})}}}};
+  EXPECT_EQ(FreeOf(machines, spec, config), (std::vector<int>{5, 6, 4}));
+  config.node_template = {{"spec", {{"nodeSelector", {{"zone", "x"}}}}}};
+  EXPECT_EQ(FreeOf(machines, spec, config), (std::vector<int>{4}));
+  config.node_template = nullptr;
+  spec.sites = {{"amsterdam", 8, "", {{"zone", "x"}}}, {"frankfurt", 8, "secret", {}}, {"rest", 8, "", {}}};
+  const auto free = machines.Free(spec, config);
+  ASSERT_EQ(free.size(), 2u);
+  EXPECT_EQ(free[0].site, "rest");
+  EXPECT_EQ(free[1].site, "amsterdam");
+}
+
+TEST(Progress, RoundsAreReadFromThePage) {
+  EXPECT_EQ(ParseProgress("# HELP longhaul_server_rounds_total x\nlonghaul_server_rounds_total 17\n")->round,
+            17);
+  EXPECT_EQ(ParseProgress("longhaul_server_rounds_total{job=\"a\"} 3\n"
+                          "longhaul_server_checkpoint_rounds{job=\"a\"} 1200\n")
+                ->round,
+            1200);
+  EXPECT_FALSE(ParseProgress(""));
+  EXPECT_FALSE(ParseProgress("longhaul_server_rounds_total_of_others 17\n"));
+  EXPECT_FALSE(ParseProgress("longhaul_server_rounds_total{"));
+  EXPECT_FALSE(ParseProgress("longhaul_server_rounds_total nan"));
+}
+
+TEST(S6Question, ServiceAccountsAreAskedForWithTheirGroups) {
+  TrainingJob job;
+  job.requester = "system:serviceaccount:team:ci";
+  job.name_space = "team";
+  const api::AccessQuestion question = QuestionOf(job);
+  EXPECT_EQ(question.groups, (std::vector<std::string>{"system:authenticated", "system:serviceaccounts",
+                                                       "system:serviceaccounts:team"}));
+  EXPECT_EQ(question.name, "") << "a configuration in the job takes all profiles";
+}
+
+TEST(S16Sites, AKubeconfigOfASecretReadsNoFiles) {
+  const auto config = [](const std::string& cluster, const std::string& user) {
+    return "current-context: c\nclusters: [{name: c, cluster: {server: \"https://k:6443\"" + cluster +
+           "}}]\nusers: [{name: u, user: {" + user +
+           "}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n";
+  };
+  EXPECT_TRUE(SiteAccess(config("", "token: t")).ok());
+  for (const auto& text : {config("", "tokenFile: /t"), config(", certificate-authority: /ca", "token: t"),
+                           config("", "client-certificate: /c, client-key: /k")}) {
+    EXPECT_NE(SiteAccess(text).status().message().find("names files"), std::string::npos) << text;
+  }
+}
+
+}  // namespace
+}  // namespace longhaul::kube
