@@ -90,6 +90,9 @@ UNITS = [
     # Kubernetes' API: cores without clock and network, then libcurl around them.
     ("kube_core",  r"operator/api/core/",                    "public base",                          "json"),
     ("kube_api",   r"operator/api/",                         "public base kube_core",                "json curl openssl yaml files"),
+    # Admission of jobs: decisions without clock and network, then HTTPS around them.
+    ("webhook_core", r"operator/webhook/core/",              "public base wire op_resource kube_core", "json openssl"),
+    ("webhook",    r"operator/webhook/",                     "public base udp health kube_core kube_api webhook_core", "asio openssl os locks threads"),
     ("load_sink",  r"bench/load/sink\.",                     "public base wire control surface window_types member report job server_settings", ""),
     ("load",       r"bench/load/",                           "public flags process base wire coder control fec surface window_types core keys udp link", "os files threads locks json spdlog"),
     # The operator for Kubernetes: pure, JSON in and out.
@@ -174,6 +177,8 @@ MUTATIONS = [
     ("operator/reconcile/", "<asio.hpp>"),
     ("operator/api/core/", "<curl/curl.h>"),          # cores have no client
     ("operator/api/", "server/"),
+    ("operator/webhook/core/", "<asio.hpp>"),         # decisions know no network
+    ("operator/webhook/core/", "operator/webhook/"),
     ("worker/client/", "operator/api/"),              # the client library links no libcurl
 ]
 
