@@ -87,7 +87,6 @@ struct WebhookServer::Impl {
     Hook hook = Hook::kValidate;
     std::string body;
     size_t missing = 0;  // of the body
-    bool whole = false;  // nothing of the request is missing
     ReviewId review = 0;
     std::string head, answer;
     size_t ignored = 0;
@@ -360,7 +359,6 @@ bool WebhookServer::Impl::TakeBody(const Ref& connection, std::string_view got) 
 }
 
 void WebhookServer::Impl::OnBody(const Ref& connection) {
-  connection->whole = true;
   connection->review = next_review++;
   reviews[connection->review] = connection;
   admission.OnReview(connection->review, connection->hook, connection->body, udp::Now());
@@ -420,24 +418,27 @@ void WebhookServer::Impl::Answer(const Ref& connection, int code, std::string bo
   });
 }
 
-// The peer may still send what it was not asked for: closing with bytes unread resets the connection, and the
+// Says the end of TLS and waits for the peer's. A peer that still sends what was not asked for gets the end
+// of the connection, and what it sends is read: closing with bytes unread resets the connection, and the
 // answer may be lost with it.
 void WebhookServer::Impl::End(const Ref& connection) {
-  if (!connection->whole) return Ignore(connection);
-  connection->stream.async_shutdown([this, connection](const std::error_code&) {
-    if (!connection->closed) Close(connection);
+  connection->stream.async_shutdown([this, connection](const std::error_code& error) {
+    if (connection->closed) return;
+    if (!error) return Close(connection);
+    std::error_code failed;
+    connection->stream.next_layer().shutdown(tcp::socket::shutdown_send, failed);
+    Ignore(connection);
   });
 }
 
 void WebhookServer::Impl::Ignore(const Ref& connection) {
-  connection->stream.async_read_some(asio::buffer(connection->buffer),
-                                     [this, connection](const std::error_code& error, size_t size) {
-                                       if (connection->closed) return;
-                                       connection->ignored += size;
-                                       if (error || connection->ignored > kMostIgnored)
-                                         return Close(connection);
-                                       Ignore(connection);
-                                     });
+  connection->stream.next_layer().async_read_some(
+      asio::buffer(connection->buffer), [this, connection](const std::error_code& error, size_t size) {
+        if (connection->closed) return;
+        connection->ignored += size;
+        if (error || connection->ignored > kMostIgnored) return Close(connection);
+        Ignore(connection);
+      });
 }
 
 void WebhookServer::Impl::Break(const Ref& connection) {
