@@ -45,7 +45,7 @@ HttpRequest::State HttpRequest::Refuse(int code) {
 HttpRequest::State HttpRequest::Take(std::string_view bytes) {
   // An end may have begun with the bytes before.
   const size_t before = head_.size();
-  const size_t from = before - std::min<size_t>(before, 3);
+  const size_t from = head_.size() - std::min<size_t>(head_.size(), 3);
   const size_t room = kMaxBytes - head_.size();
   head_ += bytes.substr(0, room);
   const size_t crlf = head_.find("\r\n\r\n", from);

@@ -99,6 +99,8 @@ UNITS = [
     ("op_resource", r"operator/resource/",                   "public base",                          "json"),
     ("op_plan",    r"operator/plan/",                        "public base op_resource",              "json"),
     ("op_reconcile", r"operator/reconcile/",                 "public base op_resource op_plan",      "json"),
+    # Training jobs on a cluster, for people: of the operator they know its rules and its client.
+    ("jobs",       r"cli/jobs/",                             "public flags base wire udp kube_core kube_api op_resource program", "json yaml files threads locks os cli"),
     ("program",    r"cli/",                                  "public flags store disk process base wire crypto keys udp status tun link load straggler ringsim", "asio os files threads locks cli spdlog json"),
     ("example",    r"examples/",                             "public ps_public",                               "files threads"),
     ("tests",      r"(tests|bench)/",                        "ANY",                                  "ANY"),
@@ -164,6 +166,8 @@ MUTATIONS = [
     ("transport/core/", "<asio.hpp>"),
     ("codec/", "transport/core/"),
     ("cli/", "worker/demo/"),
+    ("cli/jobs/", "operator/reconcile/"),
+    ("cli/run.cc", "operator/api/"),
     ("worker/demo/main.cc", "worker/client/"),        # the trainer is a user's program
     ("worker/demo/trainer_loop.cc", "worker/client/"),
     ("worker/daemon/main.cc", "worker/demo/"),        # which the launcher does not contain

@@ -31,6 +31,7 @@ enum class Verb : uint8_t {
   kMergePatch,  // RFC 7396
   kJsonPatch,   // RFC 6902
   kDelete,
+  kLog,  // of a pod's container, as bytes while they come
 };
 
 // As client-go asks (tools/pager: defaultPageSize).
@@ -57,7 +58,10 @@ struct ApiRequest {
   std::string uid;          // kDelete: only the object with this uid
   std::string propagation;  // kDelete: "Foreground", "Background" or "Orphan"; empty: the kind's own
 
-  // All attempts together; 0: the client's. Of a watch: until it has begun.
+  std::string container;  // kLog
+  bool follow = false;    // kLog: goes on until the container has ended
+
+  // All attempts together; 0: the client's. Of a watch or log: until it has begun.
   Duration time_limit{0};
   uint32_t max_attempts = 0;  // 0: the client's
 };
