@@ -17,9 +17,9 @@ PROGRAMS = {"server/main.cc", "worker/daemon/main.cc", "wan/main.cc", "worker/of
 
 # Figure: (wanted, limit). Where what is wanted is not reached, the limit is what is. A commit that raises one says what for.
 LIMITS = {
-    "product lines": (40000, 94800),
-    "test lines": (43000, 99800),
-    "product files under 40 lines": (30, 79),
+    "product lines": (40000, 97400),
+    "test lines": (43000, 101600),
+    "product files under 40 lines": (30, 83),
     "arrows between rooms, %": (60, 67),
     "arrows up": (0, 0),
 }
