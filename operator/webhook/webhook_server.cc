@@ -242,10 +242,10 @@ void WebhookServer::Impl::LookForCertificate() {
   look.expires_after(options.look_for_certificate);
   look.async_wait([this](const std::error_code& error) {
     if (error) return;
+    LookForCertificate();
     certificate_problem = certificate.Refresh();
     if (!certificate_problem.ok()) ++counters.certificate_failures;
     Publish();
-    LookForCertificate();
   });
 }
 
