@@ -14,6 +14,7 @@
 #include "bench/load/bench_rounds.h"
 #include "cli/bench_offload.h"
 #include "cli/checkpoint.h"
+#include "cli/job_commands.h"
 #include "cli/keygen.h"
 #include "cli/run.h"
 #include "cli/sim_ring.h"
@@ -516,6 +517,7 @@ int main(int argc, char** argv) {
   longhaul::cli::CheckpointOptions saved;
   longhaul::cli::ReshardCommandOptions reshard;
   const CheckpointCommands checkpoint = AddCheckpoint(app, &saved, &reshard);
+  longhaul::cli::JobCommands jobs(app);
   longhaul::cli::CheckValues(app);
   longhaul::cli::AddHelpPage(app);
   // What follows is the command's.
@@ -526,8 +528,10 @@ int main(int argc, char** argv) {
     app.parse(static_cast<int>(dashes - argv), argv);
   } catch (const CLI::RequiredError& e) {
     if (app.got_subcommand(bench) || app.got_subcommand("checkpoint") || *sim || *keygen || *status ||
-        *kick || *hand_over) {
-      const char* const name = *keygen                            ? "keygen"
+        *kick || *hand_over || !jobs.given().empty()) {
+      const std::string job_command = jobs.given();
+      const char* const name = !job_command.empty()               ? job_command.c_str()
+                               : *keygen                          ? "keygen"
                                : *status                          ? "status"
                                : *kick                            ? "kick"
                                : *hand_over                       ? "hand-over"
@@ -538,6 +542,10 @@ int main(int argc, char** argv) {
       return 2;
     }
     const std::string word = argc > 1 ? argv[1] : "";
+    if (const std::string why = longhaul::cli::JobCommands::WhyAbsent(word); !why.empty()) {
+      std::fprintf(stderr, "longhaul: %s\n", why.c_str());
+      return 2;
+    }
     std::fprintf(stderr, "longhaul: %s; --help lists the subcommands\n",
                  word.empty() ? "a subcommand is required" : ("unknown subcommand '" + word + "'").c_str());
     return 2;
@@ -550,6 +558,7 @@ int main(int argc, char** argv) {
   if (*checkpoint.exports) return longhaul::cli::RunCheckpointExport(saved);
   if (*checkpoint.reshard) return longhaul::cli::RunCheckpointReshard(reshard);
   if (*sim) return longhaul::cli::RunSimRing(ring);
+  if (!jobs.given().empty()) return jobs.Run();
   if (bench->got_subcommand("offload")) return longhaul::cli::RunBenchOffload(offload);
   // Every other subcommand makes or reads keys.
   longhaul::keys::ForbidCoreDumps();

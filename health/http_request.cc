@@ -1,6 +1,8 @@
 #include "health/http_request.h"
 
 #include <algorithm>
+#include <cctype>
+#include <charconv>
 
 namespace longhaul::health {
 namespace {
@@ -22,6 +24,17 @@ std::string_view TakeLine(std::string_view* text) {
   return line;
 }
 
+// Names of fields, and the words that stand in them here, do not depend on case.
+bool IsSame(std::string_view a, std::string_view lower) {
+  return std::ranges::equal(a, lower, [](unsigned char x, unsigned char y) { return std::tolower(x) == y; });
+}
+
+std::string_view Trimmed(std::string_view text) {
+  const size_t begin = text.find_first_not_of(" \t");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
+}
+
 }  // namespace
 
 HttpRequest::State HttpRequest::Refuse(int code) {
@@ -31,6 +44,7 @@ HttpRequest::State HttpRequest::Refuse(int code) {
 
 HttpRequest::State HttpRequest::Take(std::string_view bytes) {
   // An end may have begun with the bytes before.
+  const size_t before = head_.size();
   const size_t from = head_.size() - std::min<size_t>(head_.size(), 3);
   const size_t room = kMaxBytes - head_.size();
   head_ += bytes.substr(0, room);
@@ -40,7 +54,10 @@ HttpRequest::State HttpRequest::Take(std::string_view bytes) {
   const std::string_view head = std::string_view(head_).substr(0, end);
   // What can be no request (TLS, for example) is refused at its first byte.
   if (!std::ranges::all_of(head.substr(std::min(from, head.size())), IsText)) return Refuse(400);
-  if (end != std::string::npos) return Parse(head);
+  if (end != std::string::npos) {
+    taken_ = end + (end == crlf ? 4 : 2) - before;
+    return Parse(head);
+  }
   return bytes.size() >= room ? Refuse(431) : State::kMore;
 }
 
@@ -52,8 +69,28 @@ HttpRequest::State HttpRequest::Parse(std::string_view head) {
     const size_t colon = line.find(':');
     if (colon == 0 || colon == std::string_view::npos || line.find('\r') != std::string_view::npos)
       return Refuse(400);
+    if (ParseField(line.substr(0, colon), Trimmed(line.substr(colon + 1))) == State::kRefused)
+      return State::kRefused;
   }
+  if (takes_ == Takes::kPosts && !has_length_) return Refuse(411);
   return state;
+}
+
+// What a body is framed by. Two lengths, or a length and chunks, are what requests are smuggled by (RFC 9112
+// §6.3): refused, whatever they say.
+HttpRequest::State HttpRequest::ParseField(std::string_view name, std::string_view value) {
+  if (takes_ == Takes::kPages) return State::kWhole;
+  if (IsSame(name, "transfer-encoding")) return Refuse(411);
+  if (IsSame(name, "expect")) {
+    expects_continue_ = IsSame(value, "100-continue");
+    return expects_continue_ ? State::kWhole : Refuse(400);
+  }
+  if (!IsSame(name, "content-length")) return State::kWhole;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), content_length_);
+  const bool number = error == std::errc() && end == value.data() + value.size();
+  if (!number || has_length_) return Refuse(400);
+  has_length_ = true;
+  return State::kWhole;
 }
 
 HttpRequest::State HttpRequest::ParseLine(std::string_view line) {
@@ -66,7 +103,8 @@ HttpRequest::State HttpRequest::ParseLine(std::string_view line) {
   if (method.empty() || !std::ranges::all_of(method, IsUpper)) return Refuse(400);
   if (!version.starts_with("HTTP/")) return Refuse(400);
   if (version != "HTTP/1.1" && version != "HTTP/1.0") return Refuse(505);
-  if (method != "GET" && method != "HEAD") return Refuse(405);
+  const bool page = method == "GET" || method == "HEAD";
+  if (takes_ == Takes::kPages ? !page : method != "POST") return Refuse(405);
   // A CR ends no line of its own (RFC 9112 §2.2).
   if (!target.starts_with('/') || target.find_first_of("\r\t") != std::string_view::npos) return Refuse(400);
   is_head_ = method == "HEAD";

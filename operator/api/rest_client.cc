@@ -83,8 +83,12 @@ class RestClient::Impl {
           decoder(max_line) {}
 
     bool IsWatch() const { return request.verb == Verb::kWatch; }
+    bool IsLog() const { return request.verb == Verb::kLog; }
+    bool IsStream() const { return IsWatch() || IsLog(); }
     // The answer 200 has begun: events, and no attempt after this one.
-    bool IsStreaming() const { return IsWatch() && status == 200; }
+    bool IsStreaming() const { return IsStream() && status == 200; }
+    // Of what streams: how long it may be silent. A container may say nothing for days.
+    bool MayBeSilent() const { return paused || (IsLog() && IsStreaming()); }
 
     Impl* owner;
     const CallId id;
@@ -154,7 +158,7 @@ class RestClient::Impl {
   void CheckLimits(Clock::time_point now);
   void Resume();
   Clock::time_point NextTime(Clock::time_point end) const;
-  size_t TakeWatchBytes(Transfer* call, std::string_view bytes);
+  size_t TakeStreamBytes(Transfer* call, std::string_view bytes);
   size_t OnBody(Transfer* call, std::string_view bytes);
   size_t OnHeader(Transfer* call, std::string_view line);
 
@@ -166,7 +170,7 @@ class RestClient::Impl {
   Token token_;
   CallId next_id_ = 1;
   std::deque<RestEvent> events_;
-  size_t watch_events_ = 0;  // of events_
+  size_t watch_events_ = 0;  // of events_, pieces of logs as well
   bool any_paused_ = false;
   std::atomic<bool> woken_{false};
 };
@@ -261,7 +265,7 @@ bool RestClient::Impl::Configure(Transfer* call, Clock::time_point now, const st
   set(CURLOPT_TCP_KEEPINTVL, 15L);
   set(CURLOPT_CONNECTTIMEOUT_MS, Milliseconds(options_.connect_limit));
   // A watch's first byte is bounded by CheckLimits.
-  if (!call->IsWatch())
+  if (!call->IsStream())
     set(CURLOPT_TIMEOUT_MS, Milliseconds(std::min<Duration>(options_.attempt_limit, call->deadline - now)));
 
   set(CURLOPT_SSLVERSION, static_cast<long>(CURL_SSLVERSION_TLSv1_2));
@@ -290,7 +294,7 @@ bool RestClient::Impl::Configure(Transfer* call, Clock::time_point now, const st
     static_cast<void>(call->headers.release());
     call->headers.reset(longer);
   };
-  header("Accept: application/json");
+  header(call->IsLog() ? "Accept: application/json, */*" : "Accept: application/json");
   header("Expect:");
   if (!token.empty()) header("Authorization: Bearer " + token);
   if (!call->http.content_type.empty()) {
@@ -413,12 +417,12 @@ void RestClient::Impl::Finish(Transfer* call, ApiResult result) {
 void RestClient::Impl::CheckLimits(Clock::time_point now) {
   std::vector<std::pair<Transfer*, std::string>> over;
   for (auto& [id, call] : calls_) {
-    if (!call->IsWatch() || !call->running) continue;
+    if (!call->IsStream() || !call->running) continue;
     if (call->IsStreaming()) {
-      if (!call->paused && now - call->heard >= options_.watch_silence)
+      if (!call->MayBeSilent() && now - call->heard >= options_.watch_silence)
         over.emplace_back(call.get(), "the watch is silent");
     } else if (now - call->heard >= options_.attempt_limit || now >= call->deadline) {
-      over.emplace_back(call.get(), "the watch does not begin");
+      over.emplace_back(call.get(), call->IsLog() ? "the log does not begin" : "the watch does not begin");
     }
   }
   for (const auto& [call, why] : over) {
@@ -438,7 +442,7 @@ Clock::time_point RestClient::Impl::NextTime(Clock::time_point end) const {
   for (const auto& [id, call] : calls_) {
     if (!call->running) {
       next = std::min(next, call->not_before);
-    } else if (call->IsWatch() && !call->paused) {
+    } else if (call->IsStream() && !call->MayBeSilent()) {
       next = std::min<Clock::time_point>(
           next, call->heard + (call->IsStreaming() ? options_.watch_silence : options_.attempt_limit));
       if (!call->IsStreaming()) next = std::min(next, call->deadline);
@@ -488,7 +492,7 @@ size_t RestClient::Impl::HeaderCallback(char* data, size_t size, size_t count, v
 
 // 0, or less than there is: the transfer ends.
 size_t RestClient::Impl::OnBody(Transfer* call, std::string_view bytes) {
-  if (call->IsStreaming()) return TakeWatchBytes(call, bytes);
+  if (call->IsStreaming()) return TakeStreamBytes(call, bytes);
   if (call->body.size() + bytes.size() > options_.max_response_bytes) {
     call->ended = Ended::kTooLarge;
     return 0;
@@ -497,13 +501,21 @@ size_t RestClient::Impl::OnBody(Transfer* call, std::string_view bytes) {
   return bytes.size();
 }
 
-size_t RestClient::Impl::TakeWatchBytes(Transfer* call, std::string_view bytes) {
+size_t RestClient::Impl::TakeStreamBytes(Transfer* call, std::string_view bytes) {
   if (watch_events_ >= options_.max_events) {
     ++counters_.pauses;
     call->paused = any_paused_ = true;
     return CURL_WRITEFUNC_PAUSE;
   }
   call->heard = Clock::now();
+  if (call->IsLog()) {
+    ++watch_events_;
+    RestEvent out;
+    out.call = call->id;
+    out.log = bytes;
+    events_.push_back(std::move(out));
+    return bytes.size();
+  }
   Status taken = call->decoder.Take(bytes);
   while (std::optional<WatchEvent> event = call->decoder.Next()) {
     if (event->type == WatchEvent::Type::kError) {
@@ -566,7 +578,8 @@ const RestCounters& RestClient::counters() const { return impl_->counters_; }
 const ClusterAccess& RestClient::access() const { return impl_->access_; }
 
 ApiResult RestClient::Call(const ApiRequest& request) {
-  if (request.verb == Verb::kWatch) return MakeError(ApiCode::kInvalid, "a watch has many answers: Start it");
+  if (request.verb == Verb::kWatch || request.verb == Verb::kLog)
+    return MakeError(ApiCode::kInvalid, "a watch or log has many answers: Start it");
   const Result<CallId> started = impl_->Start(request);
   if (!started.ok()) {
     return MakeError(

@@ -3,8 +3,8 @@
 //
 //   client->Start(request) ... client->Poll(limit) ... while (auto event = client->Next()) ...
 //
-// Of each request comes exactly one event that is done, unless it was cancelled; of a watch events before it.
-// Nothing throws. Failures are named (ApiCode) and, where the API allows, tried again first
+// Of each request comes exactly one event that is done, unless it was cancelled; of a watch or log events
+// before it. Nothing throws. Failures are named (ApiCode) and, where the API allows, tried again first
 // (core/retry_policy.h). A 401 has the token read again, once a request.
 //
 // HTTP/1.1, so that each watch has a connection of its own: one that hangs does not hold up others. Redirects
@@ -71,7 +71,8 @@ struct RestEvent {
   CallId call = 0;
   bool done = false;
   ApiResult result;  // done. Of a watch: ok() when the server ended it after whole events
-  WatchEvent watch;  // else; never kError, which ends the watch with its code
+  WatchEvent watch;  // else, of a watch; never kError, which ends the watch with its code
+  std::string log;   // else, of a log
 };
 
 class RestClient {
@@ -93,7 +94,7 @@ class RestClient {
   // Ends a Poll that runs, or the next one. Any thread.
   void Wake();
 
-  // Start, and Poll until it is done. Events of other requests wait. Not of watches.
+  // Start, and Poll until it is done. Events of other requests wait. Not of watches and logs.
   ApiResult Call(const ApiRequest& request);
 
   size_t calls() const;  // that are not done

@@ -269,6 +269,13 @@ def main():
                        ("half", b"client-key: k.pem"), ("basic", b"username: a, password: b")):
         write("kubeconfig", name, b"\1" + config % user)
     write("kubeconfig", "alias", b"\0a: &a [*a, *a]\nb: *b\n")
+    # fuzz_webhook.cc: the hook, what the API server says of name and permission, whether the body is these bytes, or how many values change.
+    review = (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","resource":{"group":"longhaul.dev",'
+              b'"resource":"trainingjobs"},"namespace":"n","operation":"CREATE","userInfo":{"username":"a"},"object":{"metadata":{"name":"a"}}}}')
+    write("webhook", "bytes", b"\0\0\1\1" + review)
+    for name, hook, change in (("mutate", 1, b"\0"), ("validate", 0, b"\0"), ("annotation", 1, b"\1\x1c\4null"), ("gpus", 0, b"\1\x20\0029x")):
+        for operation in range(3):
+            write("webhook", name + "_" + "cud"[operation], bytes([hook, 0, 1, 0]) + change + bytes([operation, 1]))
     write("key_file", "psk", b"\xc0longhaul-psk-v1\n# a comment\njob = job\npsk = " + b"0123456789abcdef" * 4 + b"\n")
     for which in range(6):  # changes of a file: kind, which one, then key_files.h's Damage or DamageBlock
         write("key_file", f"text_{which}", bytes([0x40 + which, which, 0, 0, 30, 3, ord("x")]))

@@ -90,6 +90,9 @@ UNITS = [
     # Kubernetes' API: cores without clock and network, then libcurl around them.
     ("kube_core",  r"operator/api/core/",                    "public base",                          "json"),
     ("kube_api",   r"operator/api/",                         "public base kube_core",                "json curl openssl yaml files"),
+    # Admission of jobs: decisions without clock and network, then HTTPS around them.
+    ("webhook_core", r"operator/webhook/core/",              "public base wire op_resource kube_core", "json openssl"),
+    ("webhook",    r"operator/webhook/",                     "public base udp health kube_core kube_api webhook_core", "asio openssl os locks threads"),
     ("load_sink",  r"bench/load/sink\.",                     "public base wire control surface window_types member report job server_settings", ""),
     ("load",       r"bench/load/",                           "public flags process base wire coder control fec surface window_types core keys udp link", "os files threads locks json spdlog"),
     # The operator for Kubernetes: pure, JSON in and out.
@@ -99,6 +102,8 @@ UNITS = [
     # One thread over the client: what is observed, decided and done; the lease.
     ("op_controller", r"operator/controller/",               "public base kube_core kube_api op_resource op_plan op_reconcile", "json curl openssl locks"),
     ("op_main",    r"operator/(main|metrics)\.",             "public flags process base keys health kube_core kube_api op_reconcile op_controller", "os cli spdlog json files"),
+    # Training jobs on a cluster, for people: of the operator they know its rules and its client.
+    ("jobs",       r"cli/jobs/",                             "public flags base wire udp kube_core kube_api op_resource program", "json yaml files threads locks os cli"),
     ("program",    r"cli/",                                  "public flags store disk process base wire crypto keys udp status tun link load straggler ringsim", "asio os files threads locks cli spdlog json"),
     ("example",    r"examples/",                             "public ps_public",                               "files threads"),
     ("tests",      r"(tests|bench)/",                        "ANY",                                  "ANY"),
@@ -164,6 +169,8 @@ MUTATIONS = [
     ("transport/core/", "<asio.hpp>"),
     ("codec/", "transport/core/"),
     ("cli/", "worker/demo/"),
+    ("cli/jobs/", "operator/reconcile/"),
+    ("cli/run.cc", "operator/api/"),
     ("worker/demo/main.cc", "worker/client/"),        # the trainer is a user's program
     ("worker/demo/trainer_loop.cc", "worker/client/"),
     ("worker/daemon/main.cc", "worker/demo/"),        # which the launcher does not contain
@@ -177,6 +184,8 @@ MUTATIONS = [
     ("operator/reconcile/", "<asio.hpp>"),
     ("operator/api/core/", "<curl/curl.h>"),          # cores have no client
     ("operator/api/", "server/"),
+    ("operator/webhook/core/", "<asio.hpp>"),         # decisions know no network
+    ("operator/webhook/core/", "operator/webhook/"),
     ("worker/client/", "operator/api/"),              # the client library links no libcurl
 ]
 

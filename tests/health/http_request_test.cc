@@ -85,6 +85,46 @@ TEST(HttpRequest, HoldsNoMoreThanItsBound) {
   EXPECT_EQ(does_not.Take(most), State::kRefused);
 }
 
+// --- Of a port that takes reports
+
+int PostRefusalOf(std::string_view text) {
+  HttpRequest request(HttpRequest::Takes::kPosts);
+  return request.Take(text) == State::kRefused ? request.refusal() : 0;
+}
+
+TEST(HttpPost, SaysWhereItsBodyBeginsAndHowLongItIs) {
+  const std::string head = "POST /validate?timeout=5s HTTP/1.1\r\nHost: a\r\ncOntent-lEngth: \t12 \r\n\r\n";
+  for (size_t piece = 1; piece <= head.size() + 5; ++piece) {
+    const std::string text = head + "{body";
+    HttpRequest request(HttpRequest::Takes::kPosts);
+    size_t at = 0;
+    State state = State::kMore;
+    for (; state == State::kMore && at < text.size(); at += piece)
+      state = request.Take(text.substr(at, piece));
+    ASSERT_EQ(state, State::kWhole) << piece;
+    EXPECT_EQ(request.path(), "/validate");
+    EXPECT_EQ(request.content_length(), 12u);
+    EXPECT_FALSE(request.expects_continue());
+    EXPECT_EQ(at - piece + request.taken(), head.size()) << "the body begins there, with pieces of " << piece;
+  }
+}
+
+TEST(HttpPost, WhatFramesNoBodyIsRefused) {
+  const std::string line = "POST / HTTP/1.1\r\n";
+  EXPECT_EQ(PostRefusalOf(line + "Content-Length: 0\r\n\r\n"), 0);
+  EXPECT_EQ(PostRefusalOf(line + "\r\n"), 411);
+  EXPECT_EQ(PostRefusalOf(line + "Transfer-Encoding: chunked\r\n\r\n"), 411);
+  EXPECT_EQ(PostRefusalOf(line + "Content-Length: 1\r\nTRANSFER-ENCODING: identity\r\n\r\n"), 411);
+  EXPECT_EQ(PostRefusalOf(line + "Content-Length: 1\r\nContent-Length: 1\r\n\r\n"), 400);
+  for (const char* length : {"", "x", "-1", "+1", "1x", "0x1", "1, 1", "18446744073709551616"})
+    EXPECT_EQ(PostRefusalOf(line + "Content-Length: " + length + "\r\n\r\n"), 400) << length;
+  EXPECT_EQ(PostRefusalOf(line + "Content-Length: 1\r\nExpect: tea\r\n\r\n"), 400);
+  EXPECT_EQ(PostRefusalOf("GET / HTTP/1.1\r\nContent-Length: 1\r\n\r\n"), 405);
+  HttpRequest waits(HttpRequest::Takes::kPosts);
+  EXPECT_EQ(waits.Take(line + "Content-Length: 1\r\nExpect: 100-Continue\r\n\r\n"), State::kWhole);
+  EXPECT_TRUE(waits.expects_continue());
+}
+
 // Any bytes, cut anywhere: the same answer, and never more than one.
 TEST(HttpRequest, RandomBytesHaveOneMeaning) {
   Random random(11);

@@ -30,6 +30,7 @@ Status Check(const ApiRequest& r) {
                       r.verb == Verb::kApply || r.verb == Verb::kMergePatch;
   if (writes && !(patch ? r.body.is_array() : r.body.is_object()))
     return Invalid(patch ? "the body of a JSON patch is an array" : "the body of a write is an object");
+  if (r.verb == Verb::kLog && r.type.plural != "pods") return Invalid("only pods have logs");
   if (!r.propagation.empty() && r.propagation != "Foreground" && r.propagation != "Background" &&
       r.propagation != "Orphan")
     return Invalid("propagation is Foreground, Background or Orphan, not \"" + r.propagation + "\"");
@@ -42,6 +43,7 @@ std::string PathOf(const ApiRequest& r) {
   if (!r.name_space.empty()) path += "/namespaces/" + PercentEncode(r.name_space);
   path += "/" + PercentEncode(r.type.plural);
   if (!r.name.empty()) path += "/" + PercentEncode(r.name);
+  if (r.verb == Verb::kLog) return path + "/log";
   if (!r.subresource.empty()) path += "/" + PercentEncode(r.subresource);
   return path;
 }
@@ -75,8 +77,13 @@ std::string QueryOf(const ApiRequest& r) {
     query.Add("timeoutSeconds",
               std::to_string(std::chrono::duration_cast<std::chrono::seconds>(r.watch_time).count()));
   }
-  if (r.verb != Verb::kGet && r.verb != Verb::kList && r.verb != Verb::kWatch && r.verb != Verb::kDelete)
-    query.Add("fieldManager", r.field_manager);
+  if (r.verb == Verb::kLog) {
+    query.Add("container", r.container);
+    query.Add("follow", r.follow ? "true" : "");
+  }
+  const bool reads =
+      r.verb == Verb::kGet || r.verb == Verb::kList || r.verb == Verb::kWatch || r.verb == Verb::kLog;
+  if (!reads && r.verb != Verb::kDelete) query.Add("fieldManager", r.field_manager);
   if (r.verb == Verb::kApply && r.force) query.Add("force", "true");
   return query.text();
 }
@@ -95,6 +102,7 @@ Result<EncodedRequest> Encode(const ApiRequest& r) {
     case Verb::kGet:
     case Verb::kList:
     case Verb::kWatch:
+    case Verb::kLog:
       http.method = "GET";
       http.content_type.clear();
       return http;

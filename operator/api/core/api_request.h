@@ -32,6 +32,7 @@ enum class Verb : uint8_t {
   kMergePatch,  // RFC 7396
   kJsonPatch,   // RFC 6902
   kDelete,
+  kLog,  // of a pod's container, as bytes while they come
 };
 
 // As client-go asks (tools/pager: defaultPageSize).
@@ -57,9 +58,13 @@ struct ApiRequest {
 
   std::string uid;          // kDelete: only the object with this uid
   std::string propagation;  // kDelete: "Foreground", "Background" or "Orphan"; empty: the kind's own
-  std::optional<int64_t> grace_seconds;  // kDelete: nullopt is the object's own; 0 does not wait for its machine
+  std::optional<int64_t>
+      grace_seconds;  // kDelete: nullopt is the object's own; 0 does not wait for its machine
 
-  // All attempts together; 0: the client's. Of a watch: until it has begun.
+  std::string container;  // kLog
+  bool follow = false;    // kLog: goes on until the container has ended
+
+  // All attempts together; 0: the client's. Of a watch or log: until it has begun.
   Duration time_limit{0};
   uint32_t max_attempts = 0;  // 0: the client's
 };

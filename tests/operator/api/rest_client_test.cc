@@ -610,6 +610,112 @@ TEST(RestClientWatch, OtherRequestsGoOnBesideIt) {
   EXPECT_FALSE(client->Next().has_value()) << "of what was cancelled nothing comes";
 }
 
+// --- Logs
+
+ApiRequest LogOf(bool follow) {
+  ApiRequest request;
+  request.verb = Verb::kLog;
+  request.type = kPods;
+  request.name_space = "ns";
+  request.name = "a";
+  request.container = "trainer";
+  request.follow = follow;
+  return request;
+}
+
+struct Logged {
+  std::string text;
+  std::optional<ApiResult> end;
+};
+Logged Follow(RestClient* client, const ApiRequest& request) {
+  Logged logged;
+  const auto call = client->Start(request);
+  EXPECT_TRUE(call.ok());
+  for (const auto end = Clock::now() + seconds(20); Clock::now() < end && !logged.end;) {
+    client->Poll(milliseconds(200));
+    while (auto event = client->Next()) {
+      if (event->done) logged.end = std::move(event->result);
+      logged.text += event->log;
+    }
+  }
+  EXPECT_TRUE(logged.end.has_value());
+  return logged;
+}
+
+TEST(RestClientLog, BytesComeAsTheyAreHoweverLongTheContainerIsSilent) {
+  FaultServer server([](const FaultRequest&, Peer& peer) {
+    peer.BeginChunks();
+    peer.Chunk(std::string("no\0json\n", 8));
+    peer.Pause(milliseconds(1000) * LONGHAUL_SLOWNESS);  // beyond attempt_limit and watch_silence
+    peer.Chunk("end");
+    peer.EndChunks();
+    return true;
+  });
+  const auto client = Client(server);
+  const Logged logged = Follow(client.get(), LogOf(true));
+  EXPECT_EQ(logged.text, std::string("no\0json\nend", 11));
+  EXPECT_TRUE(logged.end->ok()) << logged.end->ToString();
+  EXPECT_EQ(server.requests()[0].target, "/api/v1/namespaces/ns/pods/a/log?container=trainer&follow=true");
+  EXPECT_EQ(server.requests()[0].headers.at("accept"), "application/json, */*");
+  EXPECT_EQ(client->Call(LogOf(false)).code, ApiCode::kInvalid);
+}
+
+TEST(RestClientLog, FailuresHaveTheirNames) {
+  std::atomic<int> what{0};
+  FaultServer server([&](const FaultRequest&, Peer& peer) {
+    if (what == 0) {
+      peer.Answer(404, R"({"kind":"Status","reason":"NotFound","message":"no pod"})");
+      return true;
+    }
+    if (what == 1) return peer.Pause(seconds(30));  // does not begin
+    peer.BeginChunks();
+    peer.Chunk("half");
+    peer.Reset();
+    return false;
+  });
+  RestOptions options = Short();
+  options.retry.attempts = 1;
+  const auto client = Client(server, options);
+  Logged logged = Follow(client.get(), LogOf(false));
+  EXPECT_EQ(logged.end->code, ApiCode::kNotFound);
+  EXPECT_EQ(logged.end->message, "no pod");
+  EXPECT_EQ(logged.text, "");
+  what = 1;
+  logged = Follow(client.get(), LogOf(true));
+  EXPECT_EQ(logged.end->code, ApiCode::kTimedOut);
+  what = 2;
+  logged = Follow(client.get(), LogOf(true));
+  EXPECT_EQ(logged.end->code, ApiCode::kUnreachable) << "a log that is cut is not at its end";
+}
+
+TEST(RestClientLog, BytesThatAreNotFetchedHoldTheServerUp) {
+  std::atomic<size_t> sent{0};
+  FaultServer server([&](const FaultRequest&, Peer& peer) {
+    peer.BeginChunks();
+    const std::string piece(100'000, 'x');
+    for (int i = 0; i < 500 && peer.Chunk(piece); ++i) sent += piece.size();
+    peer.EndChunks();
+    return true;
+  });
+  RestOptions options = Short();
+  options.max_events = 4;
+  const auto client = Client(server, options);
+  ASSERT_TRUE(client->Start(LogOf(true)).ok());
+  for (int i = 0; i < 20; ++i) client->Poll(milliseconds(50));
+  const size_t held = sent;
+  EXPECT_LT(held, size_t{30'000'000});
+  size_t got = 0;
+  bool done = false;
+  for (const auto end = Clock::now() + seconds(20) * LONGHAUL_SLOWNESS; Clock::now() < end && !done;) {
+    client->Poll(milliseconds(200));
+    while (auto event = client->Next()) {
+      got += event->log.size();
+      done |= event->done;
+    }
+  }
+  EXPECT_EQ(got, size_t{50'000'000});
+}
+
 TEST(RestClient, RequestsBeyondTheBoundAreRefused) {
   FaultServer server([](const FaultRequest&, Peer& peer) {
     peer.Pause(seconds(30));
