@@ -22,6 +22,7 @@
 #include "health/metrics_flag.h"
 #include "operator/controller/operator_loop.h"
 #include "operator/metrics.h"
+#include "operator/webhook/webhook_server.h"
 #include "transport/keys/key_file.h"
 
 namespace longhaul::kube {
@@ -46,6 +47,7 @@ struct Flags {
   uint64_t max_objects = 20'000;
   int progress_port = 9464;
   std::string metrics;
+  std::string webhook, certificates;
   std::string log_level = "info";
 };
 
@@ -57,7 +59,7 @@ Examples:
 It makes of each TrainingJob a parameter server and a pod for each node (docs/howto/kubernetes.md). Of several
 operators the one with the lease works; another one takes over within 20 s. SIGINT, SIGTERM or SIGHUP ends it in order:
 the writes under way are waited for and the lease is given up, in 8 s at most; a second SIGINT or SIGTERM at once.
-Exit codes: 0 told to stop, 1 it failed, 2 wrong usage, also of a kubeconfig, 3 cannot listen (--metrics), 130 and 143.)";
+Exit codes: 0 told to stop, 1 it failed, 2 wrong usage, also of a kubeconfig, 3 cannot listen (--metrics, --webhook), 130 and 143.)";
 
 void AddFlags(CLI::App& app, Flags& f) {
   app.set_version_flag("--version", "longhaul-operator 0.1.0");
@@ -102,6 +104,16 @@ void AddFlags(CLI::App& app, Flags& f) {
                  "metrics port of servers' pods, where rounds are read from; 0 = they are not read")
       ->check(CLI::Range(0, 65535));
   health::AddMetricsFlag(app, &f.metrics);
+  CLI::Option* certificates =
+      app.add_option(
+             "--webhook-certificates", f.certificates,
+             "folder with tls.crt and tls.key of the admission webhooks; read again when they change; "
+             "without the files there are no webhooks")
+          ->type_name("FOLDER");
+  app.add_option("--webhook", f.webhook,
+                 "where the API server asks about jobs (deploy/kubernetes/admission-webhook); none = nowhere")
+      ->type_name("HOST:PORT")
+      ->needs(certificates);
   app.add_option("--log-level", f.log_level, "what is logged on standard error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}));
   app.footer(kFooter);
@@ -178,7 +190,24 @@ OperatorOptions OptionsOf(const Flags& flags, const std::string& own_name_space)
   return options;
 }
 
-health::HealthSource SourceOf(const Operator& work) {
+// None without --webhook, and without a certificate: the same Deployment runs with an admission policy.
+Result<std::unique_ptr<webhook::WebhookServer>> OpenWebhooks(const Flags& flags,
+                                                             const api::ClusterAccess& access,
+                                                             Random chance) {
+  if (flags.webhook.empty()) return std::unique_ptr<webhook::WebhookServer>();
+  webhook::WebhookOptions options;
+  options.listen = flags.webhook;
+  options.certificates_folder = flags.certificates;
+  auto server = webhook::WebhookServer::Open(options, access, {}, chance);
+  if (server.status().code() == StatusCode::kNotFound) {
+    spdlog::warn("no admission webhooks: {}", server.status().message());
+    return std::unique_ptr<webhook::WebhookServer>();
+  }
+  if (server.ok()) spdlog::info("admission webhooks at {}", (*server)->address().ToString());
+  return server;
+}
+
+health::HealthSource SourceOf(const Operator& work, const webhook::WebhookServer* webhooks) {
   const auto look = [&work] {
     const OperatorReport report = work.report();
     health::LoopState state{.answers = work.silent() < kSilence, .not_ready = report.not_ready};
@@ -187,8 +216,9 @@ health::HealthSource SourceOf(const Operator& work) {
       state.not_ready = "the API server has not said which operator has the lease";
     return state;
   };
-  const auto collect = [&work](health::MetricPage* page) {
+  const auto collect = [&work, webhooks](health::MetricPage* page) {
     AddMetrics(work.report(), page);
+    if (webhooks != nullptr) AddWebhookMetrics(webhooks->state(), page);
     return work.silent() < kSilence;
   };
   return {look, collect};
@@ -207,13 +237,15 @@ int Serve(const Flags& flags, process::SignalWatcher* signals, process::Output* 
   Random chance((uint64_t{seed()} << 32) | seed());
   auto client = api::RestClient::Make(*access, {}, chance.Fork(1));
   if (!client.ok()) return CannotStart(client.status(), output);
+  const auto webhooks = OpenWebhooks(flags, *access, chance.Fork(3));
+  if (!webhooks.ok()) return CannotStart(webhooks.status(), output);
   const OperatorOptions options = OptionsOf(flags, own);
   Operator work(*std::move(client), options, chance.Fork(2));
   spdlog::info(
       "API server {}, {}{}", access->server,
       flags.name_space.empty() ? "jobs of all namespaces" : "jobs of namespace " + flags.name_space,
       flags.no_lease ? "" : ", lease " + own + "/" + flags.lease_name + " as " + options.lease.identity);
-  const health::HealthWatch watch(health->get(), SourceOf(work));
+  const health::HealthWatch watch(health->get(), SourceOf(work, webhooks->get()));
   signals->Guard([&](int signal) {
     if (*health) (*health)->SetStopping("told to stop by signal " + std::to_string(signal));
     spdlog::info("signal {}: waiting for the writes under way, and giving the lease up", signal);

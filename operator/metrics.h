@@ -7,6 +7,7 @@
 
 #include "health/metric_page.h"
 #include "operator/controller/operator_loop.h"
+#include "operator/webhook/webhook_server.h"
 
 namespace longhaul::kube {
 
@@ -111,6 +112,12 @@ inline void AddMetrics(const OperatorReport& report, health::MetricPage* page) {
   page->Add<EventCounters>("operator_events", kEvents, {{&report.events}});
   page->Add<SiteCounters>("operator_sites", kSites, {{&report.sites}});
   page->Add<ProgressCounters>("operator_progress", kProgress, {{&report.progress}});
+}
+
+inline void AddWebhookMetrics(const webhook::WebhookState& state, health::MetricPage* page) {
+  page->Add<webhook::WebhookCounters>("operator_webhook", webhook::kWebhookCounters, {{&state.port}});
+  page->Add<webhook::AdmissionCounters>("operator_admission", webhook::kAdmissionCounters,
+                                        {{&state.admission}});
 }
 
 }  // namespace longhaul::kube

@@ -101,7 +101,7 @@ UNITS = [
     ("op_reconcile", r"operator/reconcile/",                 "public base op_resource op_plan",      "json"),
     # One thread over the client: what is observed, decided and done; the lease.
     ("op_controller", r"operator/controller/",               "public base kube_core kube_api op_resource op_plan op_reconcile", "json curl openssl locks"),
-    ("op_main",    r"operator/(main|metrics)\.",             "public flags process base keys health kube_core kube_api op_reconcile op_controller", "os cli spdlog json files"),
+    ("op_main",    r"operator/(main|metrics)\.",             "public flags process base keys health kube_core kube_api op_reconcile op_controller webhook webhook_core", "os cli spdlog json files"),
     # Training jobs on a cluster, for people: of the operator they know its rules and its client.
     ("jobs",       r"cli/jobs/",                             "public flags base wire udp kube_core kube_api op_resource program", "json yaml files threads locks os cli"),
     ("program",    r"cli/",                                  "public flags store disk process base wire crypto keys udp status tun link load straggler ringsim", "asio os files threads locks cli spdlog json"),
