@@ -57,7 +57,8 @@ struct ApiRequest {
 
   std::string uid;          // kDelete: only the object with this uid
   std::string propagation;  // kDelete: "Foreground", "Background" or "Orphan"; empty: the kind's own
-  std::optional<int64_t> grace_seconds;  // kDelete: nullopt is the object's own; 0 does not wait for its machine
+  std::optional<int64_t>
+      grace_seconds;  // kDelete: nullopt is the object's own; 0 does not wait for its machine
 
   // All attempts together; 0: the client's. Of a watch: until it has begun.
   Duration time_limit{0};
