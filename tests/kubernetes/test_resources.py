@@ -263,7 +263,7 @@ def test_ports_and_names_of_the_operator_agree():
     assert deployment["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     assert f"--metrics=0.0.0.0:{ports['metrics']}" in container["args"] and f"--webhook=0.0.0.0:{ports['webhook']}" in container["args"]
     lease = find("Role", "longhaul-operator-lease")
-    assert [f"--lease-name={name}" for rule in lease["rules"] for name in rule.get("resourceNames", [])] == [
+    assert [f"--lease-name={name}" for rule in lease["rules"] if rule["resources"] == ["leases"] for name in rule.get("resourceNames", [])] == [
         argument for argument in container["args"] if argument.startswith("--lease-name=")]
     [script] = [p.read_text() for p in FOLDER.rglob("certificate.sh")]
     [volume] = template["spec"]["volumes"]
