@@ -21,9 +21,10 @@ std::string ExitCodes(const char* more = "") {
 void AddCluster(CLI::App* command, ClusterOptions* cluster) {
   command->add_option("-n,--namespace", cluster->name_space, "of the job; none = the kubeconfig's");
   command
-      ->add_option("--kubeconfig", cluster->kubeconfig,
-                   "which cluster, and who asks; none = $KUBECONFIG, or ~/.kube/config, or in a pod its "
-                   "service account")
+      ->add_option(
+          "--kubeconfig", cluster->kubeconfig,
+          "the cluster and the credentials for it; none = $KUBECONFIG, or ~/.kube/config, or in a pod its "
+          "service account")
       ->type_name("FILE");
   command->add_option("--context", cluster->context, "of the kubeconfig; none = its current one");
 }
