@@ -134,15 +134,32 @@ def test_local_steps_push_what_they_have_changed(models):
     scenario = {**models.DEFAULTS, "model": "conv", "every": 3, "workers": 1, "batch": 4, "optimizer": "sgd:lr=1"}
     torch.manual_seed(1)
     model = models.conv()
-    steps = models.LocalSteps(scenario, model, [models.Batches(models.data_of("conv"), scenario, 0)])
     before = [p.detach().clone() for p in model.parameters()]
     job = models.Exchange({"workers": 1, "optimizer": "sgd:lr=1"}, before, LIBRARY)
+    steps = models.LocalSteps(scenario, model, [models.Batches(models.data_of("conv"), scenario, 0)], job.owed)
     job.round([steps.of(0, 0)])
     moved = 0
     for old, new, own in zip(before, job.parameters(), steps._own[0].parameters()):
         torch.testing.assert_close(new, own.detach(), rtol=0, atol=1e-6)
         moved = max(moved, float((new - old).abs().max()))
     assert 0.002 < moved < 0.004  # three steps of AdamW, each of at most its rate
+
+
+def test_local_steps_begin_at_the_servers_less_what_is_owed(models):
+    scenario = {**models.DEFAULTS, "model": "conv", "every": 0, "workers": 1, "batch": 4}
+    model = models.conv()
+    before = [p.detach().clone() for p in model.parameters()]
+    job = models.Exchange({"workers": 1, "policy": "residual", "optimizer": "sgd:lr=1", "priority": "topk", "topk_share": 0.1}, before, LIBRARY)
+    steps = models.LocalSteps(scenario, model, [models.Batches(models.data_of("conv"), scenario, 0)], job.owed)
+    gradients = [torch.randn(p.shape) for p in before]
+    job.round([gradients])
+    owed = job.owed(0)
+    for old, new, gradient, rest in zip(before, job.parameters(), gradients, owed):
+        torch.testing.assert_close(old - new + rest, gradient, rtol=0, atol=1e-5)
+    assert sum(int(rest.count_nonzero()) for rest in owed) > 0.8 * sum(rest.numel() for rest in owed)
+    assert not any(step.any() for step in steps.of(0, 0))  # of no steps
+    for parameter, own, rest in zip(model.parameters(), steps._own[0].parameters(), owed):
+        torch.testing.assert_close(own.detach(), parameter.detach() - rest, rtol=0, atol=0)
 
 
 def bench(*words, **environment):
