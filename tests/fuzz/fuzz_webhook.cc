@@ -50,7 +50,7 @@ std::string Body(FuzzInput* in) {
   Json review = Sample();
   for (size_t changes = in->Below(4); changes > 0; --changes) {
     const std::vector<Json*> values = Values(&review);
-    Json& value = *values[in->Below(values.size())];
+    Json& value = *values[in->Below(static_cast<uint32_t>(values.size()))];
     const ByteSpan bytes = in->Bytes(in->Below(32));
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     Json parsed = Json::parse(text, nullptr, false);
