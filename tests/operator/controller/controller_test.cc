@@ -316,7 +316,8 @@ TEST(S10Controller, AScriptOfAConfigMapIsReadWhenItIsThere) {
   home.server.Create("trainingjobs", job);
   home.Start();
   ASSERT_TRUE(home.Until([&] {
-    const Condition* planned = home.status().Find("Planned");
+    const JobStatus status = home.status();
+    const Condition* planned = status.Find("Planned");
     return planned != nullptr && planned->reason == "ScriptNotFound";
   }));
   home.server.Create("configmaps", {{"metadata", {{"name", "script"}, {"namespace", "team"}}},
