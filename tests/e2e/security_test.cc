@@ -90,7 +90,7 @@ TEST_F(SecurityTest, InsecureStaysOnLoopbackUnlessToldTwice) {
   Program& told = Start("longhaul-server",
                         {"--listen", "0.0.0.0:0", "--insecure", "--insecure-bind", "--progress", "json"});
   EXPECT_TRUE(told.WaitForEvent("listening")) << told.Everything();
-  EXPECT_THAT(told.Errors(), HasSubstr("INSECURE"));
+  EXPECT_TRUE(told.WaitForError("INSECURE")) << told.Everything();
 }
 
 TEST_F(SecurityTest, AnotherKeyIsNoKey) {

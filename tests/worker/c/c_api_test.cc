@@ -151,9 +151,12 @@ TEST_F(CApi, AWaitSaysTheOutcomeWhileCallbacksStillRun) {
   std::atomic<int> may_end{0};  // outlives the pair: the callback reads it until the pair ends
   const Pair pair(server);
   const std::vector<float> gradient(4, 1);
+  std::vector<float> mean(4);
   longhaul_operation* steps[2] = {};
-  ASSERT_EQ(longhaul_push(pair.clients[0], pair.tensors[0], gradient.data(), 4, 0, 0, &steps[0]),
-            LONGHAUL_OK);
+  // Not a push, which may be done before it has its callback: this one waits for the other worker.
+  ASSERT_EQ(
+      longhaul_push_pull(pair.clients[0], pair.tensors[0], gradient.data(), mean.data(), 4, 0, 0, &steps[0]),
+      LONGHAUL_OK);
   ASSERT_EQ(longhaul_then(
                 steps[0],
                 [](void* user, int32_t) {
@@ -191,9 +194,12 @@ TEST_F(CApi, CloseInACallbackLeavesACallThatWaitsToItsEnd) {
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   const std::vector<float> gradient(4, 1);
+  std::vector<float> mean(4);
   longhaul_operation* steps[2] = {};
-  ASSERT_EQ(longhaul_push(pair.clients[0], pair.tensors[0], gradient.data(), 4, 0, 0, &steps[0]),
-            LONGHAUL_OK);
+  // Not a push, which may be done before it has its callback: this one waits for the other worker.
+  ASSERT_EQ(
+      longhaul_push_pull(pair.clients[0], pair.tensors[0], gradient.data(), mean.data(), 4, 0, 0, &steps[0]),
+      LONGHAUL_OK);
   ASSERT_EQ(longhaul_then(
                 steps[0], [](void* user, int32_t) { longhaul_close(static_cast<longhaul_client*>(user)); },
                 pair.clients[0]),
