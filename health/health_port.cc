@@ -39,25 +39,6 @@ double WallClock() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-const char* ReasonOf(int code) {
-  switch (code) {
-    case 200:
-      return "OK";
-    case 400:
-      return "Bad Request";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 431:
-      return "Request Header Fields Too Large";
-    case 503:
-      return "Service Unavailable";
-    default:
-      return "HTTP Version Not Supported";
-  }
-}
-
 std::string HeadOf(int code, size_t body_bytes) {
   return "HTTP/1.1 " + std::to_string(code) + " " + ReasonOf(code) +
          "\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: " +
@@ -84,6 +65,8 @@ Address AddressOf(const tcp::endpoint& endpoint) {
   return Address::V4(b[0], b[1], b[2], b[3], endpoint.port());
 }
 
+}  // namespace
+
 Status CannotListen(const std::string& where, const std::error_code& error) {
   StatusCode code = StatusCode::kInternal;
   if (error.value() == EADDRINUSE) code = StatusCode::kAlreadyExists;
@@ -91,8 +74,6 @@ Status CannotListen(const std::string& where, const std::error_code& error) {
   if (error.value() == EADDRNOTAVAIL) code = StatusCode::kUnavailable;
   return {code, "cannot listen on TCP " + where + ": " + error.message()};
 }
-
-}  // namespace
 
 struct HealthPort::Impl {
   struct Connection {

@@ -17,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <system_error>
 
 #include "base/address.h"
 #include "health/metric_page.h"
@@ -76,6 +77,10 @@ struct HealthBounds {
   // A page serves all who ask so soon, or within ten times what it took: a tenth of a core at most.
   Duration page_lasts = std::chrono::milliseconds(250);
 };
+
+// That a TCP port could not be opened at `where`: kAlreadyExists (it is in use), kPermissionDenied,
+// kUnavailable (no such address here), kInternal.
+Status CannotListen(const std::string& where, const std::error_code& error);
 
 class HealthPort {
  public:

@@ -37,6 +37,29 @@ std::string_view Trimmed(std::string_view text) {
 
 }  // namespace
 
+const char* ReasonOf(int code) {
+  switch (code) {
+    case 200:
+      return "OK";
+    case 400:
+      return "Bad Request";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 411:
+      return "Length Required";
+    case 413:
+      return "Content Too Large";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 503:
+      return "Service Unavailable";
+    default:
+      return "HTTP Version Not Supported";
+  }
+}
+
 HttpRequest::State HttpRequest::Refuse(int code) {
   refusal_ = code;
   return State::kRefused;

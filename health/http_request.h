@@ -9,6 +9,9 @@
 
 namespace longhaul::health {
 
+// The words of a status line (RFC 9110), of those that are answered here; of any other those of 505.
+const char* ReasonOf(int code);
+
 class HttpRequest {
  public:
   // Of a whole head; Prometheus and kubelets send 200 to 400 bytes, browsers with their cookies 2,000.

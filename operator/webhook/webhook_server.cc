@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "health/health_port.h"
 #include "health/http_request.h"
 #include "operator/webhook/api_desk.h"
 #include "operator/webhook/certificate.h"
@@ -24,7 +25,9 @@ namespace longhaul::webhook {
 namespace {
 
 using asio::ip::tcp;
+using health::CannotListen;
 using health::HttpRequest;
+using health::ReasonOf;
 
 constexpr int kBacklog = 32;
 // Without a descriptor for a newcomer.
@@ -32,43 +35,12 @@ constexpr Duration kPause = std::chrono::milliseconds(50);
 // Of what a peer sends behind its request: read, so that the answer is not lost to a reset.
 constexpr size_t kMostIgnored = size_t{4} << 20;
 
-const char* ReasonOf(int code) {
-  switch (code) {
-    case 200:
-      return "OK";
-    case 400:
-      return "Bad Request";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 411:
-      return "Length Required";
-    case 413:
-      return "Content Too Large";
-    case 431:
-      return "Request Header Fields Too Large";
-    case 503:
-      return "Service Unavailable";
-    default:
-      return "HTTP Version Not Supported";
-  }
-}
-
 std::string HeadOf(int code, size_t body_bytes) {
   return "HTTP/1.1 " + std::to_string(code) + " " + ReasonOf(code) +
          "\r\nContent-Type: " + (code == 200 ? "application/json" : "text/plain; charset=utf-8") +
          "\r\nContent-Length: " + std::to_string(body_bytes) +
          "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n" +
          (code == 405 ? "Allow: POST\r\n" : "") + "\r\n";
-}
-
-Status CannotListen(const std::string& where, const std::error_code& error) {
-  StatusCode code = StatusCode::kInternal;
-  if (error.value() == EADDRINUSE) code = StatusCode::kAlreadyExists;
-  if (error.value() == EACCES) code = StatusCode::kPermissionDenied;
-  if (error.value() == EADDRNOTAVAIL) code = StatusCode::kUnavailable;
-  return {code, "cannot listen on TCP " + where + ": " + error.message()};
 }
 
 }  // namespace

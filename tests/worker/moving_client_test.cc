@@ -227,7 +227,7 @@ TEST_F(MovingClientTest, EveryRequestWaitsForTheNextServersAndEnds) {
   std::thread order([this] { HandOver(); });
   int pushes = 0;
   const Operation held = PushUntilHeld(client, w, gradient, &pushes);
-  std::vector<float> out(kElements), other(kElements);
+  std::vector<float> out(kElements), other(kElements), owed(kElements);
   const Operation pull = client.Pull(w, out);
   const Operation push = client.PushPull(w, gradient, other);
   ASSERT_EQ(client.SetScores(w, std::vector<float>(kElements, 1)), Status());
@@ -242,13 +242,14 @@ TEST_F(MovingClientTest, EveryRequestWaitsForTheNextServersAndEnds) {
   call([&] { return client.Barrier("here"); });
   call([&] { return client.Clock(w).status(); });
   call([&] { return client.Declare("late", {.count = 10}).status(); });
+  call([&] { return client.Owed(w, owed); });
   order.join();
   EXPECT_EQ(ended, 0);
   EXPECT_EQ(client.status(), Status());
   EXPECT_FALSE(held.done() || pull.done() || push.done());
   GoOnAs(2);
   for (std::thread& each : calls) each.join();
-  EXPECT_EQ(ended, 3);
+  EXPECT_EQ(ended, 4);
   for (const Operation& operation : {held, pull, push}) EXPECT_EQ(operation.Wait(), Status());
   EXPECT_EQ(client.Clock(w)->own, static_cast<uint64_t>(pushes) + 1);
   EXPECT_EQ(client.Leave(), Status());

@@ -58,7 +58,7 @@ class ClientImpl {
   virtual Result<std::vector<float>> Owed(const Tensor&, uint64_t, size_t) { return std::vector<float>(); }
   virtual void Owe(const Tensor&, uint64_t, std::vector<float>&&) {}
   // As Client::Owed.
-  Status CopyOwed(const Tensor& tensor, std::span<float> out);
+  virtual Status CopyOwed(const Tensor& tensor, std::span<float> out);
   void KeepState(const std::string& directory);
   const std::shared_ptr<WorkerState>& state() const { return state_; }  // null: none is kept
   // Ends everything without a word: to the server it is as if the process had died. On no thread of the

@@ -601,6 +601,11 @@ class MovingClient final : public ClientImpl {
     if (Status s = CheckTensor(tensor); !s.ok()) return s;
     return Call([&](ClientImpl& servers) { return servers.Clock(moving_->At(HandleOf(tensor))); });
   }
+  Status CopyOwed(const Tensor& tensor, std::span<float> out) override {
+    if (UserCalls::InCallback()) return InACallback("Owed");
+    if (Status s = CheckRequest(tensor, {}, out); !s.ok()) return s;
+    return Call([&](ClientImpl& servers) { return servers.CopyOwed(moving_->At(HandleOf(tensor)), out); });
+  }
   Status Barrier(const std::string& name) override {
     if (UserCalls::InCallback()) return InACallback("Barrier");
     const auto servers = moving_->Enter();
