@@ -105,12 +105,13 @@ class Training:
             process.wait()
 
     def result(self):
-        """What rank 0 has measured; None, and why on standard error, where it did not come to that."""
+        """What rank 0 has measured, or why it did not come to that."""
         try:
             return json.loads(self.out.read_text())
         except (OSError, ValueError):
-            print("%s: %s" % (self.runner, self._log.read_text()[-1000:] or "no end in time"), file=sys.stderr)
-            return None
+            why = self._log.read_text()[-1000:] or "no end in time"
+            print("%s: %s" % (self.runner, why), file=sys.stderr)
+            return {"points": [], "finished": False, "why": why}
 
 
 def run(options, runner, loss, seed, folder):
@@ -161,11 +162,16 @@ def side_by_side(options, runners, loss, folder):
     print("\n" * clear)
     for training in trainings:
         result = training.result()
-        if result:
+        if result["points"]:
             step, seconds, accuracy = result["points"][-1]
             print("%-14s %5d steps in %6.1f s, accuracy %.2f %%%s" % (
                 training.runner, step, seconds, 100 * accuracy, "" if result["finished"] else "; stopped by --limit"))
     return 0 if all(t.out.exists() for t in trainings[:1]) else 1
+
+
+def kernel_congestion():
+    """What TCP connections have where a program sets nothing: gloo's."""
+    return pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="utf8").strip()
 
 
 def seconds_to(points, accuracy):
@@ -217,9 +223,9 @@ def main():
                     continue
                 with tempfile.TemporaryDirectory() as folder:
                     result = run(options, runner, loss, seed, pathlib.Path(folder))
-                points = result["points"] if result else []
+                points = result["points"]
                 line = {"runner": runner, "loss": loss, "seed": seed, "steps": points[-1][0] if points else 0,
-                        "seconds": points[-1][1] if points else None, "finished": bool(result and result["finished"]),
+                        "seconds": points[-1][1] if points else None, "finished": result["finished"], **({"why": result["why"]} if not points else {}),
                         "accuracy": points[-1][2] if points else None, "cross_entropy": points[-1][3] if points else None,
                         "to": {t: seconds_to(points, float(t) / 100) for t in options.targets.split(",")},
                         # A point a curve's width: the list of all would make the file large.
@@ -228,7 +234,7 @@ def main():
                 print("loss %g %%, seed %d, %-14s %s" % (loss, seed, runner, {k: line[k] for k in ("steps", "seconds", "accuracy", "to")}),
                       flush=True)
                 with open(options.json, "w", encoding="utf8") as file:
-                    json.dump({"options": kept, "runs": runs}, file)
+                    json.dump({"options": kept, "kernel_congestion": kernel_congestion(), "runs": runs}, file)
     return 0
 
 

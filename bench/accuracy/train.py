@@ -147,12 +147,15 @@ def main():
         optimizer.step()
         if step == 2:  # connections, declarations and DDP's second set of buckets are there
             begun = time.monotonic()
-        if begun is not None and (step % EVERY == 0 or step == options.steps - 1):
-            snapshots.append((step + 1, time.monotonic() - begun, [p.detach().clone() for p in model.parameters()]))
+        if begun is None:
+            continue
+        seconds = time.monotonic() - begun
+        if step % EVERY == 0 or step == options.steps - 1 or seconds > options.limit:
+            snapshots.append((step + 1, seconds, [p.detach().clone() for p in model.parameters()]))
             if options.progress and rank == 0:
-                print(step + 1, snapshots[-1][1], loss.item(), flush=True)
-            if snapshots[-1][1] > options.limit:
-                break
+                print(step + 1, seconds, loss.item(), flush=True)
+        if seconds > options.limit:
+            break
     if rank == 0:
         images, labels = load("t10k")
         points = []

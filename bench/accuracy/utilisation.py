@@ -171,7 +171,8 @@ def main():
                 runs.append(line)
                 print(line, flush=True)
                 with open(options.json, "w", encoding="utf8") as file:
-                    json.dump({"options": vars(options), "runs": runs}, file)
+                    congestion = pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="utf8").strip()  # gloo's
+                    json.dump({"options": vars(options), "kernel_congestion": congestion, "runs": runs}, file)
     return 0
 
 

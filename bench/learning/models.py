@@ -14,6 +14,7 @@ import ctypes
 import functools
 import glob
 import gzip
+import itertools
 import json
 import math
 import multiprocessing
@@ -42,8 +43,9 @@ OUTER = "sgd:lr=0.7,momentum=0.9,nesterov"
 DEFAULTS = {"model": "conv", "every": 0, "policy": "residual", "lost_energy": 0.15, "optimizer": "sgd:lr=0.1,momentum=0.9",
             "workers": 8, "batch": 16, "rounds": 300, "skew": 0.9, "transposed": False, "loss": 0.0, "burst": 10.0,
             "uneven": True, "seed": 1}
-OWN = ("model", "every")
+OWN = ("model", "every", "overlap")
 MORE = ("wire_dtype", "result_dtype", "priority", "topk_share")  # settings of the exchange that a scenario may have besides
+# And overlap: local steps from a round's begin to when its result is taken, as of longhaul.torch.DiLoCo; 0 where it is not said.
 
 
 # --- the exchange
@@ -304,25 +306,34 @@ class Gradients:
 
 class LocalSteps:
     """What a worker pushes: by how much its own steps have changed the parameters, old - new (DiLoCo). They begin at the server's
-    less what it has not taken of this worker yet, as longhaul.torch.DiLoCo does."""
+    less what it has not taken of this worker yet, as longhaul.torch.DiLoCo does; with overlap they went on meanwhile, and that
+    stays on top."""
 
     def __init__(self, scenario, model, batches, owed):
         self._every, self._model, self._batches, self._owed = scenario["every"], model, batches, owed
+        self._overlap, self._sent = scenario.get("overlap", 0), [None] * len(batches)
         make, _, _, _, rate = MODELS[scenario["model"]]
         self._own = [make() for _ in batches]
         self._optimizers = [torch.optim.AdamW(own.parameters(), lr=rate) for own in self._own]
 
     def of(self, rank, _):
-        own = self._own[rank]
+        own, sent = self._own[rank], self._sent[rank]
+        if sent:
+            self._step(rank, self._overlap)
+        since = [now.detach() - old for now, old in zip(own.parameters(), sent)] if sent else itertools.repeat(0)
         begin = [p.detach() - owed for p, owed in zip(self._model.parameters(), self._owed(rank))]
         with torch.no_grad():
-            for parameter, value in zip(own.parameters(), begin):
-                parameter.copy_(value)
-        for _ in range(self._every):
-            own.zero_grad()
-            loss_of(own, self._batches[rank].draw()).backward()
+            for parameter, value, more in zip(own.parameters(), begin, since):
+                parameter.copy_(value + more)
+        self._step(rank, self._every - self._overlap if sent else self._every)
+        self._sent[rank] = [p.detach().clone() for p in own.parameters()]
+        return [old - new for old, new in zip(begin, self._sent[rank])]
+
+    def _step(self, rank, steps):
+        for _ in range(steps):
+            self._own[rank].zero_grad()
+            loss_of(self._own[rank], self._batches[rank].draw()).backward()
             self._optimizers[rank].step()
-        return [old - new.detach() for old, new in zip(begin, own.parameters())]
 
 
 def train(scenario, library=LIBRARY):
@@ -384,6 +395,10 @@ def runs(seeds):
     local = [{**DEFAULTS, "model": model, **MODELS[model][2], "optimizer": OUTER, "every": every, "rounds": steps // every, "skew": skew,
               "loss": loss} for loss in (0.1, 0.02) for model, steps in (("conv", 640), ("bytes", 320)) for every in (8, 32, 1)
              for skew in (0.9, 0.0)]
+    # As many steps for every H, and with overlap: four times as many of the transformer, which 320 leave far from its end.
+    local += [{**DEFAULTS, "model": model, **MODELS[model][2], "optimizer": OUTER, **how, "rounds": steps // how["every"], "skew": 0.0,
+               "loss": 0.02} for model, steps in (("conv", 640), ("bytes", 1280))
+              for how in ({"every": 32}, {"every": 32, "overlap": 8}, {"every": 1}, {"every": 8})]
     # The largest 64th, of 2 bits each; the outer optimizer that goes with it, and beside it DiLoCo's own.
     steps = {**DEFAULTS, "model": "bytes", **MODELS["bytes"][2], "every": 8, "rounds": 240, "skew": 0.0, "loss": 0.02}
     compressed = [{**steps, "optimizer": "sgd:lr=1", "wire_dtype": "int2", "priority": "topk", "topk_share": 1 / 64},
@@ -431,7 +446,7 @@ def main():
     parser.add_argument("--library", default=LIBRARY, help="the exchange [%(default)s]")
     options = parser.parse_args()
     if options.scenario is not None:
-        unknown = set(options.scenario) - set(DEFAULTS) - set(MORE) if isinstance(options.scenario, dict) else {"what is no object"}
+        unknown = set(options.scenario) - set(DEFAULTS) - set(MORE) - set(OWN) if isinstance(options.scenario, dict) else {"what is no object"}
         if unknown or options.scenario.get("model", "conv") not in MODELS:
             sys.exit("bench/learning/models.py: --scenario: not known: %s; settings are %s, models %s" % (
                 ", ".join(sorted(unknown)) or options.scenario["model"], ", ".join(DEFAULTS), ", ".join(MODELS)))

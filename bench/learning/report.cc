@@ -43,16 +43,45 @@ double StudentT(uint32_t degrees, bool both_sides) {
   return z + z * (square + 1) / (4 * n) + z * (5 * square * square + 16 * square + 3) / (96 * n * n);
 }
 
+// Of the mean of the weights.
+struct Costs {
+  PairedDifference accuracy, loss;
+};
+
+Costs CostsOf(const Cell& cell, const Results& results) {
+  return {PairedDifferenceOf(cell, results, &Outcome::averaged_accuracy),
+          PairedDifferenceOf(cell, results, &Outcome::averaged_loss)};
+}
+
+// The mean is worse than the target, in hundredths.
+bool Fails(const Costs& costs, double target) {
+  return costs.accuracy.seeds >= 2 && std::max(-costs.accuracy.mean, costs.loss.mean) * 100 > target;
+}
+
+// Rows of which a cell fails are first.
+std::vector<Table::Row> WorstFirst(const Table& table, const Results& results) {
+  std::vector<Table::Row> rows = table.rows;
+  if (table.targets.empty()) return rows;
+  std::stable_partition(rows.begin(), rows.end(), [&](const Table::Row& row) {
+    for (size_t i = 0; i < row.cells.size(); ++i) {
+      if (Fails(CostsOf(row.cells[i], results), table.targets[i])) return true;
+    }
+    return false;
+  });
+  return rows;
+}
+
 // Accuracy and cross-entropy, both in hundredths; bold where both are within the target.
 std::string TargetText(const Cell& cell, const Results& results, double target) {
-  PairedDifference accuracy = PairedDifferenceOf(cell, results, &Outcome::accuracy);
-  PairedDifference loss = PairedDifferenceOf(cell, results, &Outcome::averaged_loss);
+  const Costs costs = CostsOf(cell, results);
+  const auto& [accuracy, loss] = costs;
   if (accuracy.seeds < 2) return "";
   const auto points = [](const PairedDifference& d) {
     return Format("%+.2f ± %.2f", d.mean * 100, d.HalfInterval() * 100);
   };
   std::string text = points(accuracy) + "; " + points(loss);
   if (accuracy.Within(target / 100) && loss.Within(target / 100)) text = "**" + text + "**";
+  if (Fails(costs, target)) text = "fails: " + text;
   double high = 0;
   Scenario s = cell.scenario;
   uint32_t seeds = 0;
@@ -65,12 +94,13 @@ std::string TargetText(const Cell& cell, const Results& results, double target) 
   return text + Format("; %.0f %%; n %u", 100 * high / seeds, accuracy.seeds);
 }
 
-// Accuracy of the lossless runs that a table is compared with, one line each.
+// Accuracy of the lossless runs that a table is compared with, each with the first of its cells.
 std::string LosslessText(const Table& table, const Results& results) {
   std::set<std::string> known;
   std::string text;
   for (const Table::Row& row : table.rows) {
-    for (const Cell& cell : row.cells) {
+    for (size_t i = 0; i < row.cells.size(); ++i) {
+      const Cell& cell = row.cells[i];
       std::vector<double> accuracies;
       Scenario s = cell.scenario.Lossless();
       for (s.seed = 1; s.seed <= cell.seeds; ++s.seed) {
@@ -79,7 +109,8 @@ std::string LosslessText(const Table& table, const Results& results) {
       s.seed = 1;
       if (accuracies.empty() || !known.insert(s.Key()).second) continue;
       const auto [low, high] = std::minmax_element(accuracies.begin(), accuracies.end());
-      text += Format("%s%.2f (%.2f..%.2f)", text.empty() ? "" : ", ", Median(accuracies), *low, *high);
+      text += (text.empty() ? "" : "; ") + row.label + ", " + table.columns[i] +
+              Format(": %.2f (%.2f..%.2f)", Median(accuracies), *low, *high);
     }
   }
   return text;
@@ -142,13 +173,14 @@ std::string ToMarkdown(const std::vector<Table>& tables, const Results& results)
   std::string text;
   for (const Table& table : tables) {
     text += "## " + table.title + "\n\n" + table.text + "\n";
-    text += "Lossless accuracy, median (range over seeds), %: " + LosslessText(table, results) + ".\n\n";
+    text += "Lossless accuracy, median (range over seeds), %, from this row and column on: " +
+            LosslessText(table, results) + ".\n\n";
     text += "| " + table.corner + " |";
     for (const std::string& column : table.columns) text += " " + column + " |";
     text += "\n|---|";
     for (size_t i = 0; i < table.columns.size(); ++i) text += "---|";
     text += "\n";
-    for (const Table::Row& row : table.rows) {
+    for (const Table::Row& row : WorstFirst(table, results)) {
       text += "| " + row.label + " |";
       for (size_t i = 0; i < row.cells.size(); ++i) {
         text += " " +

@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint32_t kSeeds = 3;
 constexpr uint32_t kFirstSeeds = 5;
+constexpr uint32_t kOtherLayoutSeeds = 8;  // each pair of neighbours is once the one that loses most
 constexpr uint32_t kHeadlineSeeds = 8;  // a paired difference of one seed is uncertain by a tenth of a point
 
 struct Policy {
@@ -210,8 +211,7 @@ std::vector<Table> LearningTables(bool quick) {
   return tables;
 }
 
-std::vector<Table> LayoutTables() {
-  constexpr uint32_t kLayoutSeeds = 8;  // each pair of neighbours is once the one that loses most
+std::vector<Table> LayoutTables(uint32_t seeds) {
   std::vector<Table> tables;
   for (const char* optimizer : {"sgd", "adam"}) {
     Table& table = tables.emplace_back();
@@ -227,8 +227,8 @@ std::vector<Table> LayoutTables() {
       const auto add = [&](const std::string& label, const Policy& policy, double lost_energy, bool all) {
         Table::Row row{(transposed ? "[in][out], " : "[out][in], ") + label, {}};
         for (size_t column = 0; column < table.columns.size(); ++column) {
-          Cell& cell =
-              row.cells.emplace_back(Cell{Centre(policy, optimizer), all || column > 1 ? kLayoutSeeds : 0});
+          const uint32_t others = column > 1 ? std::min(seeds, kOtherLayoutSeeds) : 0;
+          Cell& cell = row.cells.emplace_back(Cell{Centre(policy, optimizer), all ? seeds : others});
           cell.scenario.transposed = transposed;
           cell.scenario.lost_energy = lost_energy;
           cell.scenario.loss = std::array{0.1, 0.2, 0.3, 0.6}[column];
@@ -253,9 +253,15 @@ std::vector<Scenario> RunsOf(const std::vector<Table>& tables) {
     if (known.insert(scenario.Key()).second) runs.push_back(scenario);
   };
   int stages = 0;
-  for (const Table& table : tables) stages = std::max(stages, table.stage + 1);
+  uint32_t most = 0;
+  for (const Table& table : tables) {
+    stages = std::max(stages, table.stage + 1);
+    for (const Table::Row& row : table.rows) {
+      for (const Cell& cell : row.cells) most = std::max(most, cell.seeds);
+    }
+  }
   // What only narrows the headline's error comes last.
-  for (const auto& [first, last] : {std::pair(1u, kFirstSeeds), std::pair(kFirstSeeds + 1, kHeadlineSeeds)}) {
+  for (const auto& [first, last] : {std::pair(1u, kFirstSeeds), std::pair(kFirstSeeds + 1, most)}) {
     for (int stage = 0; stage < stages; ++stage) {
       for (uint32_t seed = first; seed <= last; ++seed) {
         for (const Table& table : tables) {

@@ -34,8 +34,9 @@ struct Table {
 // quick: one seed, a tenth of the rounds, the first tables only.
 std::vector<Table> LearningTables(bool quick);
 
-// The default policy where matrices are stored in either way, and others beside it.
-std::vector<Table> LayoutTables();
+// The default policy where matrices are stored in either way, with so many seeds; and others beside it, with
+// eight at most.
+std::vector<Table> LayoutTables(uint32_t seeds);
 
 // Everything that has to be run for the tables, once each: stage by stage, and in these all cells with the
 // first seed before any with the second.

@@ -541,16 +541,17 @@ class _Fragment:
         self._tensor = of.declare(name, initial=self.base, **settings)
         of.pull(self._tensor, self.base).wait()  # all workers start from the values of one
         _scatter(self.base, parameters)
+        # What the local steps began at: rounded as the parameters are, so that their rounding is not learned.
+        self._start = _flat(parameters).to("cpu", torch.float32)
         self._delta, self._out = torch.empty_like(self.base), torch.empty_like(self.base)
-        self._sent = torch.empty_like(self.base)
-        self._owed = torch.zeros_like(self.base)  # what the server has not taken yet of what was learned here
+        self._sent, self._owed = torch.empty_like(self.base), torch.empty_like(self.base)
         self._running = None
         self.steps = 0  # local ones since the last outer one began
 
     def begin(self):
         self.steps = 0
         self._sent.copy_(_flat(self._parameters))
-        torch.sub(self.base, self._owed, out=self._delta).sub_(self._sent)  # since the last one: what is owed comes by itself
+        torch.sub(self._start, self._sent, out=self._delta)  # since the last one: what is owed comes by itself
         self._running = _push_pull(self._client, self._tensor, self._delta, self._out, self._weight)
 
     def end(self):
@@ -563,12 +564,13 @@ class _Fragment:
         since = _flat(self._parameters).to("cpu", torch.float32).sub_(self._sent)
         self.base.copy_(self._out)
         self._client.owed(self._tensor, self._owed)
-        _scatter(since.add_(self.base).sub_(self._owed), self._parameters)
+        _scatter(torch.add(since, self.base, out=self._start).sub_(self._owed), self._parameters)
+        torch.sub(_flat(self._parameters).to("cpu", torch.float32), since, out=self._start)
 
     def same(self):
         """The server's parameters alone, as all workers have them. REQUIRES: no step since the last outer one, which has ended."""
-        self._owed.zero_()
         _scatter(self.base, self._parameters)
+        self._start.copy_(_flat(self._parameters))
 
 
 class DiLoCo:
@@ -584,7 +586,8 @@ class DiLoCo:
     parameters and about equally long, that take their outer step in turn. overlap: local steps from an outer step's begin to
     when its result is taken, in which nothing waits for it; below every. weight: of this worker's contributions. settings: of
     Client.declare, such as wire_dtype and result_dtype. At the end, without an exception, all workers take a last outer step of
-    all fragments that stepped since theirs, and have the same parameters. Frozen parameters and buffers start as rank 0's; buffers
+    all fragments that stepped since theirs, and have the same parameters; what the server has not taken then of a share (topk_share)
+    is lost, so let the rate of learning fall before. Frozen parameters and buffers start as rank 0's; buffers
     are each worker's own from then on."""
 
     def __init__(self, module, optimizer, every, outer="sgd:lr=0.7,momentum=0.9,nesterov", fragments=1, overlap=0, of=None,

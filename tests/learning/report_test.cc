@@ -24,9 +24,9 @@ void Fill(Results& results, const Scenario& scenario, const std::vector<double>&
   Scenario s = scenario;
   for (s.seed = 1; s.seed <= with.size(); ++s.seed) {
     TimedOutcome outcome;
-    outcome.outcome.accuracy = with[s.seed - 1];
+    outcome.outcome.accuracy = outcome.outcome.averaged_accuracy = with[s.seed - 1];
     ASSERT_TRUE(results.Add(s, outcome).ok());
-    outcome.outcome.accuracy = without[s.seed - 1];
+    outcome.outcome.accuracy = outcome.outcome.averaged_accuracy = without[s.seed - 1];
     ASSERT_TRUE(results.Add(s.Lossless(), outcome).ok());
   }
 }
@@ -102,6 +102,28 @@ TEST_F(ReportTest, AnEquivalenceNeedsAsManySeedsAsTheyDiffer) {
       << markdown;
 }
 
+TEST_F(ReportTest, RowsThatFailComeFirstAndSaySo) {
+  Result<Results> results = Results::Open(path_);
+  ASSERT_TRUE(results.ok());
+  Scenario near, far;
+  near.loss = 0.1;
+  far.loss = 0.2;
+  Fill(*results, near, {0.861, 0.851}, {0.862, 0.853});
+  Fill(*results, far, {0.855, 0.845}, {0.862, 0.853});
+  const Table table{.name = "t",
+                    .title = "Title",
+                    .text = "Text.",
+                    .corner = "policy",
+                    .columns = {"10 %"},
+                    .rows = {{"near", {{near, 2}}}, {"far", {{far, 2}}}},
+                    .positions = {},
+                    .targets = {0.3}};
+  const std::string markdown = ToMarkdown({table}, *results);
+  const size_t fails = markdown.find("| far | fails: -0.75 ");
+  EXPECT_NE(fails, std::string::npos) << markdown;
+  EXPECT_NE(markdown.find("| near | -0.15 ", fails), std::string::npos) << markdown;
+}
+
 TEST_F(ReportTest, TablesAndPlotsShowWhatIsThere) {
   Result<Results> results = Results::Open(path_);
   ASSERT_TRUE(results.ok());
@@ -127,7 +149,7 @@ TEST_F(ReportTest, TablesAndPlotsShowWhatIsThere) {
 }
 
 TEST(LearningTablesTest, EveryRunIsMadeOnceAndHasItsLosslessTwin) {
-  for (const std::vector<Table>& tables : {LearningTables(false), LearningTables(true), LayoutTables()}) {
+  for (const std::vector<Table>& tables : {LearningTables(false), LearningTables(true), LayoutTables(9)}) {
     const std::vector<Scenario> runs = RunsOf(tables);
     std::set<std::string> keys;
     for (const Scenario& run : runs) EXPECT_TRUE(keys.insert(run.Key()).second) << run.Key();

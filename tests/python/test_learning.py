@@ -1,4 +1,5 @@
 """The learning bench's exchange from Python, and its models of PyTorch (bench/learning/models.py)."""
+import copy
 import ctypes
 import importlib.machinery
 import importlib.util
@@ -143,6 +144,28 @@ def test_local_steps_push_what_they_have_changed(models):
         torch.testing.assert_close(new, own.detach(), rtol=0, atol=1e-6)
         moved = max(moved, float((new - old).abs().max()))
     assert 0.002 < moved < 0.004  # three steps of AdamW, each of at most its rate
+
+
+def test_steps_that_overlap_a_round_stay_on_top_of_its_result(models):
+    """One worker, no loss, and an outer rate of 1: rounds change nothing."""
+    scenario = {**models.DEFAULTS, "model": "conv", "every": 3, "overlap": 2, "workers": 1, "batch": 4, "optimizer": "sgd:lr=1"}
+    torch.manual_seed(1)
+    model = models.conv()
+    alone = copy.deepcopy(model)
+    job = models.Exchange({"workers": 1, "optimizer": "sgd:lr=1"}, [p.detach() for p in model.parameters()], LIBRARY)
+    steps = models.LocalSteps(scenario, model, [models.Batches(models.data_of("conv"), scenario, 0)], job.owed)
+    for number in range(3):
+        job.round([steps.of(0, number)])
+        with torch.no_grad():
+            for parameter, value in zip(model.parameters(), job.parameters()):
+                parameter.copy_(value)
+    optimizer, batches = torch.optim.AdamW(alone.parameters(), lr=1e-3), models.Batches(models.data_of("conv"), scenario, 0)
+    for _ in range(9):
+        optimizer.zero_grad()
+        models.loss_of(alone, batches.draw()).backward()
+        optimizer.step()
+    for mine, other in zip(model.parameters(), alone.parameters()):
+        torch.testing.assert_close(mine.detach(), other.detach(), rtol=0, atol=1e-5)
 
 
 def test_local_steps_begin_at_the_servers_less_what_is_owed(models):

@@ -656,6 +656,79 @@ def test_diloco_counts_nothing_twice_that_a_share_leaves_for_later(ranks):
     assert said[0]["model"] == pytest.approx([(a + b) / 2 for a, b in zip(said[0]["alone"], said[1]["alone"])], abs=1e-6)
 
 
+def test_diloco_counts_nothing_twice_that_was_learned_while_a_round_was_on_its_way(ranks):
+    script = """
+        import longhaul.torch
+        of = longhaul.torch.client()
+        model = nn.Linear(64, 1, bias=False)
+        class Drift(torch.optim.SGD):
+            rate = 0.01 * (of.rank + 1)
+            def step(self):
+                with torch.no_grad():
+                    model.weight += self.rate * torch.linspace(-1, 1, 64)
+        optimizer = Drift(model.parameters(), lr=1)
+        with longhaul.torch.DiLoCo(model, optimizer, 3, outer="sgd:lr=1", overlap=2, topk_share=0.1) as diloco:
+            first, owed = flat(model), torch.empty(64)
+            for step in range(120):
+                if step == 7:
+                    of.owed(diloco._fragments[0]._tensor, owed)
+                    optimizer.rate = 0
+                optimizer.step()
+        say(rank=of.rank, moved=(flat(model) - first).tolist(), owed=int(owed.count_nonzero()))
+    """
+    said = ranks(script, 2)
+    assert said[0]["moved"] == said[1]["moved"] and said[0]["owed"] > 40
+    assert said[0]["moved"] == pytest.approx([7 * 0.015 * (2 * i / 63 - 1) for i in range(64)], abs=1e-5)
+
+
+def test_a_dead_server_is_an_exception_of_a_step_that_overlaps(tmp_path, start_server):
+    file = tmp_path / "program.py"
+    file.write_text(HEAD + textwrap.dedent("""
+        import longhaul.torch
+        rank = longhaul.torch.client().rank
+        model = nn.Linear(100, 100)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        try:
+            with longhaul.torch.DiLoCo(model, optimizer, 4, overlap=3):
+                for step in range(100000):
+                    optimizer.step()
+                    if step == 40 and rank == 0:
+                        print("on its way", flush=True)
+        except RuntimeError as error:
+            say(rank=rank, error=str(error))
+        """))
+    server = start_server(2)
+    process = launch("--join", server.address, "--insecure", "--world-size", "2", "--ranks", "2", "--idle-timeout", "1",
+                     command=[sys.executable, str(file)])
+    assert process.stdout.readline() == "on its way\n"
+    server.kill()
+    _, err = process.communicate(timeout=60)
+    for rank in range(2):
+        assert "server" in json.loads((tmp_path / ("%d.json" % rank)).read_text())["error"], err
+
+
+def test_diloco_does_not_learn_the_rounding_of_16_bits(ranks):
+    """The server keeps float32: local steps that change nothing leave its parameters where they are."""
+    said = ranks("""
+        import longhaul.torch
+        torch.manual_seed(1)
+        model = nn.Linear(64, 1).to(torch.bfloat16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with longhaul.torch.DiLoCo(model, optimizer, 2, outer="sgd:lr=0.7", overlap=1) as diloco:
+            for step in range(9):
+                optimizer.zero_grad()
+                model(torch.ones(4, 64, dtype=torch.bfloat16)).square().mean().backward()
+                if step == 3:  # two steps are on their way to the server, with one more since
+                    optimizer.param_groups[0]["lr"] = 0
+                if step == 5:  # that one has come, too
+                    before = diloco._fragments[0].base.clone()
+                optimizer.step()
+            after = diloco._fragments[0].base
+        say(rank=0, moved=float((after - before).abs().max()), rounds=int((before != before.to(torch.bfloat16)).sum()))
+    """, 1)
+    assert said[0]["rounds"] > 0 and said[0]["moved"] == 0
+
+
 @pytest.mark.parametrize("every,fragments,overlap", [(0, 1, 0), (4, 5, 0), (4, 1, 4), (100, 7, 0), (4, 0, 0), (4, 1, -1)])
 def test_diloco_refuses_what_it_cannot_do(every, fragments, overlap):
     import longhaul.torch
