@@ -40,7 +40,8 @@ _process = None  # whose client it is
 
 def client(**settings):
     """The process' client, which the process group "longhaul" uses too: longhaul.connect(**settings) the first time. It leaves
-    the job when the program ends."""
+    the job when the program ends: in order unless an exception ended it or operations are pending. What Python does not say is how
+    sys.exit(1) ends it: call client().leave(error) before."""
     global _client, _process
     with _lock:
         if _client is None or _process != os.getpid():  # a child of fork has no part in its parent's
@@ -52,8 +53,11 @@ def client(**settings):
 
 
 def _leave():
+    why = getattr(sys, "last_value", None)  # an exception that has ended the program
+    if why is None and any(operation._handle is _client._handle for operation in list(longhaul._running.values())):
+        why = longhaul.Cancelled(10, "the program ended while operations were pending")  # in order it would wait for them
     try:
-        _client.leave(getattr(sys, "last_value", None))  # of an exception that has ended the program
+        _client.leave(why)
     except longhaul.Error:  # it has said so to all that waited
         pass
 
@@ -108,6 +112,13 @@ def _push_pull(of, tensor, value, out, weight):
 _exchanges = weakref.WeakKeyDictionary()
 
 
+def _clock(of, tensor):
+    try:
+        return of.clock(tensor)
+    except longhaul.FailedPrecondition:  # through a site, whose ranks start together
+        return {"own": 0, "fastest": 0}
+
+
 class _Exchange:
     """Collectives of exact bits, by rounds that lose nothing: each element is 16 bits as a float, so that the mean of one
     worker's number and the others' zeros gives the number back. A round that lacks a worker's part is seen by its mark."""
@@ -120,11 +131,15 @@ class _Exchange:
     def _start(self):
         """Two rounds in which nothing is said. They show a process that begins when the others have begun before: they are past
         what it would wait for, and it past what they wait for."""
-        begun = self._client.declare("torch/%s/0" % self._name, self.size, high_share=1, staleness=0, quorum=0)  # as _sum does
-        if self._client.clock(begun)["fastest"] > 1:
+        settings = self._client.settings()
+        if settings["norm_guard"] != 0 or settings["close_ratio_high"] < 1:
             raise longhaul.FailedPrecondition(
-                4, "rank %d was started again in a job whose other ranks go on: what they broadcast and average at the start is "
-                "over. End the job, and start all of its ranks again" % self.rank)
+                4, "collectives need every chunk: not in a job with --norm-guard or --close-ratio-high, which leave some out")
+        begun = self._client.declare("torch/%s/0" % self._name, self.size, high_share=1, staleness=0, quorum=0)  # as _sum does
+        if _clock(self._client, begun)["fastest"] > 1:
+            raise longhaul.FailedPrecondition(
+                4, "rank %d was started again in a job whose other ranks go on, or whose server still has the job of the processes "
+                "before: what was broadcast and averaged at the start is over. This job ends; start all of its ranks again" % self.rank)
         self._tensors[self._name, 0] = begun
         self._round(0, lambda words: None)
         self._round(0, lambda words: None)
@@ -154,7 +169,13 @@ class _Exchange:
         value[held + self.rank] = self.rank + 1 if travels else -self.rank - 1
         if travels:
             value[:count] = part
-        _push_pull(self._client, self._tensors[key], value, out, 1).wait()
+        pushed = _push_pull(self._client, self._tensors[key], value, out, 1)
+        pushed.wait()
+        stats = pushed.stats()
+        left_out = [stats["lost_chunks"], *((stats.get("report") or {}).get(which, 0) for which in
+                                            ("rejected_chunks", "filled_chunks", "tolerated_chunks", "lost_chunks"))]
+        if any(left_out):
+            raise longhaul.FailedPrecondition(4, "a collective lacks parts of some ranks: chunks of it were lost or refused")
         sums = out.mul_(self.size)
         marks = sums[held:].round().to(torch.int64).tolist()
         missing = [r for r in range(self.size) if marks[r] == 0]
@@ -325,10 +346,16 @@ class _Slot:
     """A tensor of the job with the memory on the host that its values go through."""
 
     def __init__(self, of, name, like, settings):
+        if like.layout != torch.strided:
+            raise TypeError("%s is sparse, which does not travel: make its layer with sparse=False" % name)
+        if like.dtype != torch.float32 and like.dtype not in _HALVES:
+            raise TypeError("%s is %s; float32, float16 and bfloat16 travel" % (name, like.dtype))
         if like.dtype in _HALVES:
             # What comes back ends in 16 bits in any case: on the wire already it is the same bits.
             settings = {"wire_dtype": _HALVES[like.dtype], "result_dtype": _HALVES[like.dtype], **settings}
-        self.tensor = of.declare(name, like.numel(), **settings)
+        # All ranks take the same means in the same order: none is left behind by a quorum or by staleness.
+        self.tensor = of.declare(name, like.numel(), **{"quorum": 0, "staleness": 0, **settings})
+        self._round = _clock(of, self.tensor)["own"]  # that the next push counts in
         self.out = _on_host(like)
         self.staged = _on_host(like) if like.device.type != "cpu" else None
 
@@ -339,8 +366,7 @@ class _Slot:
             return
         # Of a device: the copy is in the device's queue, behind what computes the gradient.
         self.staged.copy_(gradient, non_blocking=True)
-        copied = torch.cuda.Event()
-        copied.record()
+        copied = torch.cuda.current_stream(gradient.device).record_event()
 
         def upload(error):
             if error is not None:
@@ -363,7 +389,18 @@ class _Slot:
         threading.Thread(target=go, daemon=True).start()
 
     def _begin(self, of, gradient, weight, then):
-        _push_pull(of, self.tensor, gradient, self.out, weight).add_done_callback(lambda done: then(done.exception()))
+        def end(done):
+            error = done.exception()
+            round_ = error is None and done.stats()["pushed_round"]  # 0 through a site
+            if error is None and round_ > self._round:
+                error = longhaul.FailedPrecondition(
+                    4, "the job went on without this rank, in rounds %d to %d of %s: its parameters are no longer those of the others "
+                    "(--round-patience, --idle-timeout)" % (self._round, round_ - 1, self.tensor.name))
+                _failures.setdefault(of, error)
+            self._round += 1
+            then(error)
+
+        _push_pull(of, self.tensor, gradient, self.out, weight).add_done_callback(end)
 
 
 # Of the buckets of a client, in the order in which they come first: on all workers the same one.
@@ -407,7 +444,7 @@ class Gradients:
                 future.set_exception(error)
 
         self._slot(bucket).average(self._client, bucket.buffer(), self.weight, end)
-        return future
+        return future.then(lambda done: done.value())  # which raises the error as it is; C++ would take it for a wrong value
 
 
 _default = Gradients()
@@ -490,6 +527,9 @@ class PerParameter:
             raise RuntimeError("a second backward() before step(): accumulate in `with wrapper.no_sync():`")
         # A parameter that had no part in the loss contributes nothing to those of the others.
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        if gradient.layout != torch.strided:
+            raise TypeError("the gradient of %s is sparse, which does not travel: make its layer with sparse=False" %
+                            self._slots[parameter].tensor.name)
         ended = concurrent.futures.Future()
         self._pending[parameter] = ended, parameter.grad, gradient._version
 
@@ -514,6 +554,8 @@ class PerParameter:
     def synchronize(self):
         """Waits for the means, which are in the place of the gradients then: for what looks at them or changes them before
         optimizer.step()."""
+        if self._averaged:
+            return
         for parameter in self._slots.keys() - self._pending.keys():
             if parameter.requires_grad:
                 self._begin(parameter)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -222,6 +223,124 @@ def test_a_job_that_makes_no_sums_says_so(ranks):
     err = ranks("group('longhaul'); dist.broadcast(torch.ones(3), 0); say(rank=0)", 4,
                    server=("--aggregation", "trimmed-mean", "--liar-share", "0.25", "--policy", "zero"), code=1)
     assert "a collective lacks the parts of ranks [" in err
+
+
+def test_a_rank_that_the_job_went_on_without_is_told_apart(ranks):
+    err = ranks("""
+        import time
+        rank, size = group("hook")
+        torch.manual_seed(1)
+        model = nn.parallel.DistributedDataParallel(nn.Linear(100, 100))
+        model.register_comm_hook(None, longhaul.torch.ddp_hook)
+        for step in range(400):
+            if step == 5 and rank == 0:
+                time.sleep(4)
+            model(torch.randn(4, 100)).sum().backward()
+            time.sleep(0.02)
+        """, 2, server=("--round-bound", "1"), code=1)
+    assert re.search(r"FailedPrecondition: the job went on without this rank, in rounds \d+ to \d+ of torch/ddp/", err), err
+
+
+def test_what_refuses_chunks_is_no_job_for_collectives(ranks):
+    for option in (("--norm-guard", "10"), ("--close-ratio-high", "0.9")):
+        err = ranks("group('hook')", 2, server=option, code=1)
+        assert "collectives need every chunk" in err, err
+
+
+def test_ranks_of_sites_train_by_the_hook_and_by_parameter(tmp_path):
+    file = tmp_path / "program.py"
+    file.write_text(HEAD + textwrap.dedent("""
+        rank, size = group("hook")
+        torch.manual_seed(rank)
+        model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1, bias=False))
+        model.register_comm_hook(None, longhaul.torch.ddp_hook)
+        other = nn.Linear(4, 1, bias=False)
+        optimizer = torch.optim.SGD(other.parameters(), lr=1)
+        longhaul.torch.PerParameter(optimizer, other)
+        before = flat(other)
+        for step in range(3):
+            model(torch.full((1, 4), float(rank))).sum().backward()
+            optimizer.zero_grad()
+            other(torch.full((1, 4), float(rank))).sum().backward()
+            optimizer.step()
+        say(rank=rank, size=size, gradient=flat(model).tolist() and model.module.weight.grad.flatten().tolist(), moved=(flat(other) - before).tolist())
+        """))
+    done = subprocess.run([str(PROGRAMS / "longhaul"), "run", "--wan", "loopback", "--rate", "1gbit", "--delay", "0ms", "--logs", str(tmp_path / "logs"),
+                           "--sites", "2", "--ranks", "2", "--offload", "--", sys.executable, str(file)],
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout
+    for rank in range(4):
+        said = json.loads((tmp_path / ("%d.json" % rank)).read_text())
+        assert said["size"] == 4 and said["gradient"] == pytest.approx([1.5 * 3] * 4, rel=1e-3), said  # gradients add up over three steps
+        assert said["moved"] == pytest.approx([-1.5 * 3] * 4, rel=1e-3), said
+
+
+def test_a_program_that_ends_with_something_pending_ends(ranks):
+    begun = time.monotonic()
+    err = ranks("""
+        import longhaul, longhaul.torch
+        of = longhaul.torch.client()
+        tensor = of.declare("w", 4)
+        of.barrier("both are here")
+        if of.rank == 0:
+            of.push_pull(tensor, torch.ones(4), torch.empty(4))
+            try:
+                raise RuntimeError("seen")
+            except RuntimeError:
+                sys.exit(3)
+        try:
+            of.barrier("never")
+        except longhaul.Error as error:
+            print(error, file=sys.stderr, flush=True)
+        """, 2, code=3)
+    assert time.monotonic() - begun < 30 and "ended while operations were pending" in err, err
+
+
+@pytest.mark.parametrize("how", ["hook", "parameter"])
+def test_gradients_that_do_not_travel_are_refused_in_words(ranks, how):
+    script = """
+        rank, size = group("hook")
+        def of(layer):
+            if sys.argv[1] == "hook":
+                model = nn.parallel.DistributedDataParallel(layer)
+                model.register_comm_hook(None, longhaul.torch.ddp_hook)
+                return model, None
+            optimizer = torch.optim.SGD(layer.parameters(), lr=1)
+            return layer, longhaul.torch.PerParameter(optimizer, layer)
+        said = []
+        for make in ((lambda: of(nn.Embedding(10, 4, sparse=True)), lambda model: model(torch.tensor([1]))),
+                     (lambda: of(nn.Linear(4, 1).double()), lambda model: model(torch.ones(1, 4, dtype=torch.float64)))):
+            try:
+                model, wrapper = make[0]()
+                make[1](model).sum().backward()
+            except (RuntimeError, TypeError) as error:
+                said.append(str(error))
+        say(rank=rank, said=said)
+    """
+    for said in ranks(script, 1, how):
+        assert len(said["said"]) == 2, said
+        assert "sparse" in said["said"][0] and "float64" in said["said"][1] and "float16 and bfloat16 travel" in said["said"][1], said
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no device")
+def test_gradients_of_a_device_are_averaged(ranks):
+    said = ranks("""
+        rank, size = group("hook")
+        device = torch.device("cuda", torch.cuda.device_count() - 1)  # need not be the current one
+        layer = nn.Linear(1000, 100, bias=False).to(device)
+        model = nn.parallel.DistributedDataParallel(layer, device_ids=[device])
+        model.register_comm_hook(None, longhaul.torch.ddp_hook)
+        model(torch.full((1, 1000), 1.0 + rank, device=device)).sum().backward()
+        other = nn.Linear(1000, 100, bias=False).to(device)
+        optimizer = torch.optim.SGD(other.parameters(), lr=1)
+        wrapper = longhaul.torch.PerParameter(optimizer, other)
+        other(torch.full((1, 1000), 1.0 + rank, device=device)).sum().backward()
+        wrapper.synchronize()
+        say(rank=rank, hook=[float(layer.weight.grad.min()), float(layer.weight.grad.max())],
+            parameter=[float(other.weight.grad.min()), float(other.weight.grad.max())])
+    """, 2)
+    for each in said:
+        assert each["hook"] == each["parameter"] == pytest.approx([1.5, 1.5], rel=1e-3)
 
 
 def test_a_dead_server_is_an_exception_of_backward(tmp_path, start_server):
