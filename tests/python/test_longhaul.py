@@ -5,6 +5,7 @@ import gc
 import os
 import pathlib
 import pickle
+import sys
 import threading
 import time
 import weakref
@@ -408,6 +409,29 @@ def test_callbacks_of_operations_that_are_dropped(start_server):
                 break
             time.sleep(0.05)
         assert len(ended) == 500
+
+
+def test_what_a_callback_raises_is_said_and_the_next_one_runs(start_server, monkeypatch):
+    said, ended = [], threading.Event()
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: said.append((args.exc_type, str(args.exc_value))))
+    server = start_server(2)
+    clients = [connect(server, rank=rank, world_size=2) for rank in range(2)]
+    tensors = [client.declare("w", 10, high_share=1) for client in clients]
+
+    def fail(error):
+        raise error
+
+    step = clients[0].push_pull(tensors[0], np.ones(10, np.float32), np.zeros(10, np.float32))
+    for error in (KeyError("first"), SystemExit(3)):
+        step.add_done_callback(lambda _, error=error: fail(error))
+    step.add_done_callback(lambda _: ended.set())
+    clients[1].push(tensors[1], np.ones(10, np.float32)).wait(30)
+    assert ended.wait(30) and step.wait(30)
+    step.add_done_callback(lambda _: fail(ValueError("at once")))
+    longhaul._log_callback(lambda *_: fail(SystemExit("of the log")))(None, 1, b"words")
+    assert said == [(KeyError, "'first'"), (SystemExit, "3"), (ValueError, "at once"), (SystemExit, "of the log")]
+    for client in clients:
+        client.close()
 
 
 def test_a_callback_must_not_wait(start_server):
