@@ -18,12 +18,15 @@ import os
 import threading
 import weakref
 
-from ._library import (CALLBACK, LOG, Cancelled, DeadlineExceeded, Error, FailedPrecondition, InvalidArgument, PeerDead,
-                       PermissionDenied, Unavailable, check, error_of, last_error, lib, number, settings_of, text, text_of)
+from ._library import (CALLBACK, LOG, Aborted, AeadLimitReached, AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, Error,
+                       FailedPrecondition, Internal, InvalidArgument, NotFound, PeerDead, PermissionDenied, ProtocolViolation,
+                       ResourceExhausted, SettingsMismatch, Unavailable, VersionMismatch, check, error_of, last_error, lib, number,
+                       settings_of, text, text_of)
 from ._memory import FLOAT32, Memory
 
-__all__ = ["connect", "Client", "Tensor", "Operation", "Error", "InvalidArgument", "FailedPrecondition",
-           "DeadlineExceeded", "PeerDead", "Unavailable", "PermissionDenied", "Cancelled", "__version__"]
+__all__ = ["connect", "Client", "Tensor", "Operation", "Error", "InvalidArgument", "NotFound", "AlreadyExists", "FailedPrecondition",
+           "ResourceExhausted", "Unavailable", "DeadlineExceeded", "ProtocolViolation", "PermissionDenied", "Cancelled", "Aborted",
+           "DataLoss", "VersionMismatch", "PeerDead", "SettingsMismatch", "Internal", "AeadLimitReached", "__version__"]
 __version__ = lib.longhaul_version().decode()
 
 _SLICE = 0.2  # seconds between two looks at signals: control-C ends every wait

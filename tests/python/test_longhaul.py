@@ -184,7 +184,7 @@ WRONG = {
     "torch, dtype": (lambda c, t, a: c.push(t, TorchTensor(a, "torch.float64")), TypeError, "torch.float64"),
     "declare, setting": (lambda c, t, a: c.declare("x", 5, bogus=1), longhaul.InvalidArgument, "no setting 'bogus'"),
     "declare, optimizer": (lambda c, t, a: c.declare("x", 5, optimizer="magic"), longhaul.InvalidArgument, "magic"),
-    "declare, again": (lambda c, t, a: c.declare("w", 5), longhaul.Error, "100"),
+    "declare, again": (lambda c, t, a: c.declare("w", 5), longhaul.SettingsMismatch, "100"),
     "declare, count": (lambda c, t, a: c.declare("x", 0), longhaul.InvalidArgument, ""),
     "declare, nothing": (lambda c, t, a: c.declare("x"), TypeError, "count or initial"),
     "declare, both": (lambda c, t, a: c.declare("x", 5, initial=a), ValueError, "100 initial values"),
@@ -647,6 +647,13 @@ def test_what_the_library_logs(start_server):
     assert lines and all(level in (0, 1, 2) and text for level, text in lines)
     client.close()
     other.close()
+
+
+def test_every_code_has_a_class_of_its_name():
+    for code in range(1, 18):
+        error = longhaul.error_of(code, "words")
+        assert error.name in longhaul.__all__ and type(error) is getattr(longhaul, error.name)
+    assert type(longhaul.error_of(18, "of a later library")) is longhaul.Error
 
 
 def test_stubs_say_what_there_is():
