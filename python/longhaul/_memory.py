@@ -22,6 +22,8 @@ class Memory:
             self._of_buffer(array, written)
 
     def _of_torch(self, tensor):
+        if str(getattr(tensor, "layout", "torch.strided")) != "torch.strided":
+            raise TypeError("sparse tensors do not travel: give tensor.to_dense(), or make the layer with sparse=False")
         if tensor.device.type != "cpu":
             raise ValueError("the tensor is on %s: give one on the CPU" % tensor.device)
         if not tensor.is_contiguous():

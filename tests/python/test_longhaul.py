@@ -225,6 +225,17 @@ def test_wrong_use_is_an_exception(used, case):
     client.check()  # and the client works on
 
 
+def test_a_sparse_tensor_is_refused(used):
+    torch = pytest.importorskip("torch")
+    client, tensor, array = used
+    sparse = torch.sparse_coo_tensor([[3]], [1.0], (100,))
+    for call in (lambda: client.push(tensor, sparse), lambda: client.push_pull(tensor, sparse, array),
+                 lambda: client.push_pull(tensor, array, sparse)):
+        with pytest.raises(TypeError, match=r"sparse tensors do not travel: give tensor.to_dense\(\)"):
+            call()
+    assert client.push(tensor, sparse.to_dense()).exception(30) is None
+
+
 @pytest.mark.parametrize("settings, words", [
     (dict(), "one of --join and --offload"),
     (dict(join="127.0.0.1:1", offload="unix:x", insecure=True), "one of --join and --offload"),
