@@ -132,7 +132,7 @@ def _log_callback(log):
     return LOG(line)
 
 
-def connect(log=None, **settings):
+def connect(*, log=None, **settings):
     """Joins a job and returns its Client once the server has accepted this worker.
 
     settings: options of longhaul-worker with _ for -: join, rank, world_size, key, insecure, reconnect_timeout, ... What

@@ -147,7 +147,10 @@ def text(name, value):
         raise TypeError("%s is %s; wanted is a str" % (name, type(value).__name__))
     if "\0" in value:
         raise error_of(1, "%s has a character 0" % name)
-    return value.encode(errors="surrogatepass")
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise error_of(1, "%s %r is not UTF-8" % (name, value)) from None
 
 
 def number(name, value, first, last):
