@@ -18,12 +18,15 @@ import os
 import threading
 import weakref
 
-from ._library import (CALLBACK, LOG, Cancelled, DeadlineExceeded, Error, FailedPrecondition, InvalidArgument, PeerDead,
-                       PermissionDenied, Unavailable, check, error_of, last_error, lib, number, settings_of, text, text_of)
+from ._library import (CALLBACK, LOG, Aborted, AeadLimitReached, AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, Error,
+                       FailedPrecondition, Internal, InvalidArgument, NotFound, PeerDead, PermissionDenied, ProtocolViolation,
+                       ResourceExhausted, SettingsMismatch, Unavailable, VersionMismatch, check, error_of, last_error, lib, number,
+                       settings_of, text, text_of)
 from ._memory import FLOAT32, Memory
 
-__all__ = ["connect", "Client", "Tensor", "Operation", "Error", "InvalidArgument", "FailedPrecondition",
-           "DeadlineExceeded", "PeerDead", "Unavailable", "PermissionDenied", "Cancelled", "__version__"]
+__all__ = ["connect", "Client", "Tensor", "Operation", "Error", "InvalidArgument", "NotFound", "AlreadyExists", "FailedPrecondition",
+           "ResourceExhausted", "Unavailable", "DeadlineExceeded", "ProtocolViolation", "PermissionDenied", "Cancelled", "Aborted",
+           "DataLoss", "VersionMismatch", "PeerDead", "SettingsMismatch", "Internal", "AeadLimitReached", "__version__"]
 __version__ = lib.longhaul_version().decode()
 
 _SLICE = 0.2  # seconds between two looks at signals: control-C ends every wait
@@ -84,6 +87,15 @@ class _Call:
 _here = threading.local()
 
 
+@ctypes.CFUNCTYPE(None, ctypes.py_object)
+def _exception_of_a_callback(error):
+    """An exception that has no caller: what a function of ctypes raises goes to sys.unraisablehook, and the library goes on."""
+    try:
+        raise error
+    finally:
+        del error  # whose traceback has this frame
+
+
 class _Handle(_Alone):
     """The library's client: closed at the interpreter's end, freed with its last user."""
 
@@ -112,15 +124,15 @@ def _log_callback(log):
         _here.in_callback = True
         try:
             log(level, words.decode(errors="replace"))
-        except Exception:  # has no caller here; the library goes on
-            pass
+        except BaseException as error:
+            _exception_of_a_callback(error)
         finally:
             _here.in_callback = before
 
     return LOG(line)
 
 
-def connect(log=None, **settings):
+def connect(*, log=None, **settings):
     """Joins a job and returns its Client once the server has accepted this worker.
 
     settings: options of longhaul-worker with _ for -: join, rank, world_size, key, insecure, reconnect_timeout, ... What
@@ -193,13 +205,10 @@ class Operation(_Alone):
             self._done.set()
             callbacks, self._callbacks = self._callbacks, []
         for function in callbacks:
-            self._call(function)
-
-    def _call(self, function):
-        try:
-            function(self)
-        except Exception:  # has no caller here; the library goes on
-            pass
+            try:
+                function(self)
+            except BaseException as error:
+                _exception_of_a_callback(error)
 
     def _here(self):
         if self._handle.process != os.getpid() and not self._done.is_set():
@@ -238,13 +247,17 @@ class Operation(_Alone):
         return self._error
 
     def add_done_callback(self, function):
-        """Calls function(self) when it is done: on a thread of the library, where nothing may wait, or at once."""
+        """Calls function(self) when it is done: on a thread of the library, where nothing may wait, or at once. What it raises goes
+        to sys.unraisablehook."""
         self._here()
         with self._lock:
             if not self._done.is_set():
                 self._callbacks.append(function)
                 return
-        self._call(function)
+        try:
+            function(self)
+        except Exception as error:  # SystemExit and control-C are this thread's
+            _exception_of_a_callback(error)
 
     def __await__(self):
         import asyncio

@@ -47,36 +47,78 @@ class InvalidArgument(Error, ValueError):
     """An argument that can never work."""
 
 
+class NotFound(Error):
+    """A file or a tensor of that name does not exist."""
+
+
+class AlreadyExists(Error):
+    """The rank is another worker's."""
+
+
 class FailedPrecondition(Error):
     """The right call at the wrong time: the client has left, was closed, or is another process'."""
 
 
-class DeadlineExceeded(Error, TimeoutError):
-    """The time to wait has passed."""
-
-
-class PeerDead(Error, ConnectionError):
-    """The server was silent for the idle time-out."""
-
-
-class Cancelled(Error):
-    """Given up by this side: the client was closed."""
+class ResourceExhausted(Error):
+    """A named bound is reached; try again when something has drained."""
 
 
 class Unavailable(Error, ConnectionError):
     """No answer comes from the server."""
 
 
+class DeadlineExceeded(Error, TimeoutError):
+    """The time to wait has passed."""
+
+
+class ProtocolViolation(Error):
+    """The server broke the protocol."""
+
+
 class PermissionDenied(Error):
     """A key that is not the job's, or that others may read."""
 
 
-_CLASSES = {1: InvalidArgument, 4: FailedPrecondition, 6: Unavailable, 7: DeadlineExceeded, 9: PermissionDenied,
-            10: Cancelled, 14: PeerDead}
+class Cancelled(Error):
+    """Given up by this side: the client was closed."""
+
+
+class Aborted(Error):
+    """Given up by the other side, or by a policy of the job."""
+
+
+class DataLoss(Error):
+    """A file is damaged or truncated."""
+
+
+class VersionMismatch(Error):
+    """The server speaks another version of the protocol."""
+
+
+class PeerDead(Error, ConnectionError):
+    """The server was silent for the idle time-out."""
+
+
+class SettingsMismatch(Error):
+    """Worker and server disagree about the job or a tensor."""
+
+
+class Internal(Error):
+    """A system call failed unexpectedly."""
+
+
+class AeadLimitReached(Error):
+    """The cipher may do no more for the connection: connect again."""
+
+
+# By their codes, from 1 on.
+_CLASSES = [InvalidArgument, NotFound, AlreadyExists, FailedPrecondition, ResourceExhausted, Unavailable, DeadlineExceeded,
+            ProtocolViolation, PermissionDenied, Cancelled, Aborted, DataLoss, VersionMismatch, PeerDead, SettingsMismatch, Internal,
+            AeadLimitReached]
 
 
 def error_of(code, message):
-    return _CLASSES.get(code, Error)(code, message)
+    return (_CLASSES[code - 1] if 1 <= code <= len(_CLASSES) else Error)(code, message)
 
 
 def last_error(code):
@@ -105,7 +147,10 @@ def text(name, value):
         raise TypeError("%s is %s; wanted is a str" % (name, type(value).__name__))
     if "\0" in value:
         raise error_of(1, "%s has a character 0" % name)
-    return value.encode(errors="surrogatepass")
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise error_of(1, "%s %r is not UTF-8" % (name, value)) from None
 
 
 def number(name, value, first, last):

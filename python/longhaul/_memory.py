@@ -20,8 +20,12 @@ class Memory:
             self._of_interface(array.__array_interface__, written)
         else:
             self._of_buffer(array, written)
+        if self.address % (4 if self.dtype == FLOAT32 else 2):
+            raise ValueError("the elements are not aligned in memory: give a copy of the array")
 
     def _of_torch(self, tensor):
+        if str(getattr(tensor, "layout", "torch.strided")) != "torch.strided":
+            raise TypeError("sparse tensors do not travel: give tensor.to_dense(), or make the layer with sparse=False")
         if tensor.device.type != "cpu":
             raise ValueError("the tensor is on %s: give one on the CPU" % tensor.device)
         if not tensor.is_contiguous():

@@ -93,4 +93,4 @@ def check_stub(module, path):
 
 
 def parameters(arguments):
-    return [a.arg for a in arguments.args]
+    return [a.arg for a in arguments.args + arguments.kwonlyargs]

@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from conftest import PROGRAMS
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORKER = str(PROGRAMS / "longhaul-worker")
 
 
@@ -61,11 +63,34 @@ def test_four_ranks_of_one_host(start_server, program):
 
 def test_the_example_finds_the_truth(start_server):
     server = start_server(2)
-    example = pathlib.Path(__file__).resolve().parent.parent.parent / "examples/numpy_linear.py"
+    example = ROOT / "examples/numpy_linear.py"
     code, out, err = run("--join", server.address, "--insecure", "--world-size", "2", "--ranks", "2",
                          command=[sys.executable, str(example)])
     assert code == 0, err
     assert out.startswith("distance to the truth: ") and float(out.split()[-1]) < 0.05
+
+
+def test_the_commands_of_the_tutorial_of_pytorch_are_taken(program):
+    """tools/dev demo hands all to longhaul run; it builds before, so that the program of this build is asked."""
+    page = (ROOT / "docs/tutorials/pytorch.md").read_text()
+    demos = re.findall(r"^tools/dev demo (.*)-- python3 (examples/.*)$", page, re.MULTILINE)
+    examples = re.findall(r"(examples/\w+\.py)((?: --[\w-]+ [^\s`]+)*)", page)
+    assert len(demos) >= 2 and len(examples) > len(demos)
+    usage = subprocess.run([str(ROOT / "tools/dev"), "help"], capture_output=True, text=True, check=True).stdout
+    assert "demo [ARGUMENTS] -- COMMAND" in usage
+    join = program("import longhaul\nwith longhaul.connect() as client:\n    client.declare('w', 10)\n")
+    for options, command in demos:
+        assert command.split()[0] in dict(examples), command
+        done = subprocess.run([str(PROGRAMS / "longhaul"), "run", *options.split(), "--wan", "loopback", "--", *join],
+                              capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    pytest.importorskip("torch")
+    for example, options in set(examples):
+        # argparse looks at the values before --help, and at names that it does not know after it.
+        done = subprocess.run([sys.executable, str(ROOT / example), *options.split(), "--help"], capture_output=True, text=True,
+                              timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        assert set(re.findall(r"--[\w-]+", options)) <= set(re.findall(r"--[\w-]+", done.stdout)), (example, options)
 
 
 def test_what_a_rank_finds_in_its_environment():

@@ -203,11 +203,29 @@ def test_a_table_goes_on_where_it_was(tmp_path):
     assert "line 3: not a result" in bench(*words).stderr
 
 
-def test_the_worst_cells_come_first(tmp_path, monkeypatch):
-    """By mean and interval of differences to the lossless runs of the same seeds."""
+@pytest.fixture
+def results():
     loader = importlib.machinery.SourceFileLoader("results", str(BENCH.parents[2] / "tools/results"))
-    results = importlib.util.module_from_spec(importlib.util.spec_from_loader("results", loader))
-    loader.exec_module(results)
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("results", loader))
+    loader.exec_module(module)
+    return module
+
+
+def test_what_a_measurement_has_not_reached_is_named(tmp_path, results):
+    assert results.self_test() == 0
+    assert results.less_accurate(tmp_path) == [] == results.less_accurate(results.ROOT)
+    (tmp_path / "docs/results").mkdir(parents=True)
+    for runs, problem in (
+            ([("gloo", 1, 0.8), ("gloo", 2, 0.8), ("longhaul", 1, 0.79), ("longhaul", 2, 0.9)], "with seed 1 longhaul is 1.00 points less"),
+            ([("longhaul", 1, 0.8)], "gloo")):
+        (tmp_path / "docs/results/accuracy_conv.json").write_text(json.dumps(
+            {"result": [{"runs": [{"runner": r, "seed": s, "accuracy": a}]} for r, s, a in runs]}))
+        problems = results.less_accurate(tmp_path)
+        assert len(problems) == 1 and problem in problems[0], problems
+
+
+def test_the_worst_cells_come_first(tmp_path, monkeypatch, results):
+    """By mean and interval of differences to the lossless runs of the same seeds."""
     scenario = {"model": "conv", "every": 0, "optimizer": "sgd:lr=1", "policy": "residual", "loss": 0.3, "lost_energy": 0.15,
                 "transposed": False, "burst": 10.0, "uneven": True}
 

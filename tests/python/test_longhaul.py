@@ -5,6 +5,7 @@ import gc
 import os
 import pathlib
 import pickle
+import sys
 import threading
 import time
 import weakref
@@ -183,7 +184,7 @@ WRONG = {
     "torch, dtype": (lambda c, t, a: c.push(t, TorchTensor(a, "torch.float64")), TypeError, "torch.float64"),
     "declare, setting": (lambda c, t, a: c.declare("x", 5, bogus=1), longhaul.InvalidArgument, "no setting 'bogus'"),
     "declare, optimizer": (lambda c, t, a: c.declare("x", 5, optimizer="magic"), longhaul.InvalidArgument, "magic"),
-    "declare, again": (lambda c, t, a: c.declare("w", 5), longhaul.Error, "100"),
+    "declare, again": (lambda c, t, a: c.declare("w", 5), longhaul.SettingsMismatch, "100"),
     "declare, count": (lambda c, t, a: c.declare("x", 0), longhaul.InvalidArgument, ""),
     "declare, nothing": (lambda c, t, a: c.declare("x"), TypeError, "count or initial"),
     "declare, both": (lambda c, t, a: c.declare("x", 5, initial=a), ValueError, "100 initial values"),
@@ -197,6 +198,12 @@ WRONG = {
     "round": (lambda c, t, a: c.pull(t, a, min_round=-1), longhaul.InvalidArgument, "min_round -1"),
     "weight too small": (lambda c, t, a: c.push(t, a, weight=1e-50).wait(), longhaul.InvalidArgument, "weight"),
     "time-out": (lambda c, t, a: c.push(t, a).wait(float("nan")), ValueError, "time-out"),
+    "not aligned": (lambda c, t, a: c.push(t, np.frombuffer(bytes(401), np.float32, offset=1)), ValueError, "not aligned"),
+    "not aligned, 16 bits": (lambda c, t, a: c.push(t, np.frombuffer(bytes(201), np.float16, offset=1)), ValueError, "not aligned"),
+    "not aligned, buffer": (lambda c, t, a: c.pull(t, memoryview(bytearray(401))[1:].cast("f")), ValueError, "not aligned"),
+    "a name of no text": (lambda c, t, a: c.declare("x\udcff", 5), longhaul.InvalidArgument, "the name 'x.udcff' is not UTF-8"),
+    "a setting of no text": (lambda c, t, a: c.declare("x", 5, optimizer="\udcff"), longhaul.InvalidArgument, "is not UTF-8"),
+    "an address alone": (lambda c, t, a: longhaul.connect("host:1"), TypeError, "positional"),
     "a single value": (lambda c, t, a: c.push(t, np.float32(1)), TypeError, "array of one element"),
     "masked": (lambda c, t, a: c.push(t, np.ma.masked_array(a, a > 0)), TypeError, "masked"),
     "16 bits, length": (lambda c, t, a: c.push(t, a[:50].astype(np.float16)), longhaul.InvalidArgument, "50"),
@@ -222,6 +229,17 @@ def test_wrong_use_is_an_exception(used, case):
     with pytest.raises(error, match=words.replace("(", r"\(").replace(")", r"\)")):
         call(client, tensor, array)
     client.check()  # and the client works on
+
+
+def test_a_sparse_tensor_is_refused(used):
+    torch = pytest.importorskip("torch")
+    client, tensor, array = used
+    sparse = torch.sparse_coo_tensor([[3]], [1.0], (100,))
+    for call in (lambda: client.push(tensor, sparse), lambda: client.push_pull(tensor, sparse, array),
+                 lambda: client.push_pull(tensor, array, sparse)):
+        with pytest.raises(TypeError, match=r"sparse tensors do not travel: give tensor.to_dense\(\)"):
+            call()
+    assert client.push(tensor, sparse.to_dense()).exception(30) is None
 
 
 @pytest.mark.parametrize("settings, words", [
@@ -408,6 +426,29 @@ def test_callbacks_of_operations_that_are_dropped(start_server):
                 break
             time.sleep(0.05)
         assert len(ended) == 500
+
+
+def test_what_a_callback_raises_is_said_and_the_next_one_runs(start_server, monkeypatch):
+    said, ended = [], threading.Event()
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: said.append((args.exc_type, str(args.exc_value))))
+    server = start_server(2)
+    clients = [connect(server, rank=rank, world_size=2) for rank in range(2)]
+    tensors = [client.declare("w", 10, high_share=1) for client in clients]
+
+    def fail(error):
+        raise error
+
+    step = clients[0].push_pull(tensors[0], np.ones(10, np.float32), np.zeros(10, np.float32))
+    for error in (KeyError("first"), SystemExit(3)):
+        step.add_done_callback(lambda _, error=error: fail(error))
+    step.add_done_callback(lambda _: ended.set())
+    clients[1].push(tensors[1], np.ones(10, np.float32)).wait(30)
+    assert ended.wait(30) and step.wait(30)
+    step.add_done_callback(lambda _: fail(ValueError("at once")))
+    longhaul._log_callback(lambda *_: fail(SystemExit("of the log")))(None, 1, b"words")
+    assert said == [(KeyError, "'first'"), (SystemExit, "3"), (ValueError, "at once"), (SystemExit, "of the log")]
+    for client in clients:
+        client.close()
 
 
 def test_a_callback_must_not_wait(start_server):
@@ -623,6 +664,13 @@ def test_what_the_library_logs(start_server):
     assert lines and all(level in (0, 1, 2) and text for level, text in lines)
     client.close()
     other.close()
+
+
+def test_every_code_has_a_class_of_its_name():
+    for code in range(1, 18):
+        error = longhaul.error_of(code, "words")
+        assert error.name in longhaul.__all__ and type(error) is getattr(longhaul, error.name)
+    assert type(longhaul.error_of(18, "of a later library")) is longhaul.Error
 
 
 def test_stubs_say_what_there_is():
