@@ -48,8 +48,10 @@ class SimpleApp {
  public:
   using Handle = std::function<void(const SimpleData& received, SimpleApp* app)>;
 
-  // app_id: the other end's, too. customer_id: unique in this process.
+  // app_id: the other end's, too. customer_id: unique in this process; requests find only app_id's at servers
+  // and at the scheduler.
   SimpleApp(int app_id, int customer_id) : SimpleApp() { Open(app_id, customer_id); }
+  explicit SimpleApp(int app_id) : SimpleApp(app_id, app_id) {}
   virtual ~SimpleApp() { Close(); }
   SimpleApp(const SimpleApp&) = delete;
   SimpleApp& operator=(const SimpleApp&) = delete;

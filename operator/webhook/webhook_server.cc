@@ -190,6 +190,7 @@ WebhookState WebhookServer::state() const {
 
 void WebhookServer::Impl::Publish() {
   counters.open = connections.size();
+  counters.body_bytes = ByteCount(static_cast<int64_t>(bytes));
   counters.certificates = certificate.loads();
   counters.permission_hits = admission.permission_counters().hits;
   counters.permission_misses = admission.permission_counters().misses;
@@ -327,6 +328,7 @@ bool WebhookServer::Impl::TakeBody(const Ref& connection, std::string_view got) 
   bytes += got.size();
   connection->missing -= got.size();
   connection->body += got;
+  Publish();
   return true;
 }
 

@@ -33,13 +33,14 @@ struct WebhookCounters {
   uint64_t broken = 0;
   uint64_t refused = 0;
   uint64_t open = 0;
+  ByteCount body_bytes;
   uint64_t certificates = 0;
   uint64_t certificate_failures = 0;
   uint64_t permission_hits = 0;
   uint64_t permission_misses = 0;
 };
 
-inline constexpr std::array<Counter<WebhookCounters>, 10> kWebhookCounters = {{
+inline constexpr std::array<Counter<WebhookCounters>, 11> kWebhookCounters = {{
     {&WebhookCounters::connections, "connections", "connections taken by the port of the webhooks"},
     {&WebhookCounters::displaced, "displaced",
      "connections that were closed for newer ones, the port's places being taken"},
@@ -48,6 +49,7 @@ inline constexpr std::array<Counter<WebhookCounters>, 10> kWebhookCounters = {{
      "connections that ended before their answer: no TLS, or the peer does not trust the certificate"},
     {&WebhookCounters::refused, "requests_refused", "requests with an answer other than 200"},
     {&WebhookCounters::open, "open", "connections now", CounterKind::kState},
+    {&WebhookCounters::body_bytes, "body_bytes", "bytes of bodies that are held now", CounterKind::kState},
     {&WebhookCounters::certificates, "certificates", "times that a certificate was read"},
     {&WebhookCounters::certificate_failures, "certificate_failures",
      "times that the certificate's files could not be read, or were no pair: the one before stays"},

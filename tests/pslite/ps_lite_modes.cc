@@ -195,7 +195,7 @@ void Held() {
 }
 
 void Simple() {
-  SimpleApp app(5, 5);
+  SimpleApp app(5);
   int asked = 0;
   app.set_request_handle([&asked](const SimpleData& request, SimpleApp* own) {
     CHECK_EQ(request.body, "question " + std::to_string(asked));

@@ -121,7 +121,8 @@ int main(int argc, char** argv) {
     const int refused = longhaul_status(client) == LONGHAUL_FAILED_PRECONDITION &&
                         strstr(longhaul_last_error(), "a child of it") != NULL &&
                         longhaul_wait(operation, 1) == LONGHAUL_FAILED_PRECONDITION &&
-                        longhaul_then(operation, ended, &calls) == LONGHAUL_FAILED_PRECONDITION;
+                        longhaul_then(operation, ended, &calls) == LONGHAUL_FAILED_PRECONDITION &&
+                        longhaul_operation_stats(operation, &text) == LONGHAUL_FAILED_PRECONDITION;
     longhaul_close(client);
     _exit(refused ? 0 : 1);
   }

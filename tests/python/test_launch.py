@@ -110,6 +110,54 @@ def test_what_a_rank_finds_in_its_environment():
     code, out, err = run("--join", "a:1", "--insecure", command=["sh", "-c", "echo $MASTER_ADDR $MASTER_PORT"],
                          environment={"MASTER_ADDR": "rank0", "MASTER_PORT": "29500"})
     assert (code, out) == (0, "rank0 29500\n"), err
+    show = ["sh", "-c", "echo $GROUP_RANK $ROLE_RANK $ROLE_WORLD_SIZE $ROLE_NAME $TORCHELASTIC_RUN_ID ${OMP_NUM_THREADS-unset}"]
+    code, out, err = run("--join", "a:1", "--insecure", "--rank", "4", "--world-size", "8", "--ranks", "2", command=show)
+    assert code == 0 and sorted(out.splitlines()) == ["2 4 8 default none 1", "2 5 8 default none 1"], err
+    assert "OMP_NUM_THREADS is not set: it is 1 for each of 2 ranks" in err
+    code, out, err = run("--join", "a:1", "--insecure", "--job", "mine", "--rank", "1", "--world-size", "2", command=show)
+    assert (code, out) == (0, "1 1 2 default mine unset\n"), err
+
+
+LOCAL = ["sh", "-c", "echo $LOCAL_RANK $LOCAL_WORLD_SIZE $OMPI_COMM_WORLD_LOCAL_RANK $OMPI_COMM_WORLD_LOCAL_SIZE $GROUP_RANK "
+         "$LONGHAUL_SITE_RANK"]
+
+
+@pytest.mark.parametrize("rank, size", [("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+                                        ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")])
+def test_one_rank_of_another_launcher_keeps_its_place_on_the_host(rank, size):
+    around = {"RANK": "6", "WORLD_SIZE": "8", rank: "2", size: "4"}
+    code, out, err = run("--join", "a:1", "--insecure", command=LOCAL, environment=around)
+    assert (code, out) == (0, "2 4 2 4 1\n"), err
+    code, out, err = run("--join", "a:1", "--insecure", command=LOCAL, environment={**around, "GROUP_RANK": "3"})
+    assert (code, out) == (0, "2 4 2 4 3\n"), err
+    code, out, err = run("--join", "a:1", "--insecure", "--ranks", "1", command=LOCAL, environment=around)
+    assert (code, out) == (0, "0 1 0 1 6\n"), err
+    code, out, err = run("--offload", "unix:/tmp/s", command=LOCAL, environment=around)
+    assert (code, out) == (0, "2 4 2 4 2\n"), err
+    for wrong, words in [({rank: "x"}, rank + " is 'x', which is no number"), ({size: "-1"}, size + " is '-1', which is no number"),
+                         ({rank: "4"}, "LOCAL_RANK 4 is not below LOCAL_WORLD_SIZE 4")]:
+        code, _, err = run("--join", "a:1", "--insecure", command=LOCAL, environment={**around, **wrong})
+        assert code == 2 and words in err, err
+
+
+def test_a_hostfile_numbers_hosts(tmp_path):
+    (tmp_path / "hosts").write_text("a slots=3\nb slots=2\n")
+    code, out, err = run("--join", "a:1", "--insecure", "--hostfile", str(tmp_path / "hosts"), "--host", "b", command=LOCAL)
+    assert code == 0 and sorted(out.splitlines()) == ["0 2 0 2 1", "1 2 1 2 1"], err
+
+
+def test_no_variable_says_the_rank_of_a_sites():
+    """The launcher knows its own ranks alone: 0 of 2 at every site would train the same shard there."""
+    names = ("RANK WORLD_SIZE OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE DMLC_WORKER_ID DMLC_NUM_WORKER ROLE_RANK ROLE_WORLD_SIZE "
+             "GROUP_RANK").split()
+    show = ["sh", "-c", "echo $LOCAL_RANK $LOCAL_WORLD_SIZE $LONGHAUL_SITE_RANK %s" % " ".join("${%s-none}" % name for name in names)]
+    around = {name: "7" for name in names}
+    code, out, err = run("--offload", "unix:/tmp/s", "--ranks", "2", command=show, environment=around)
+    assert code == 0 and sorted(out.splitlines()) == ["%d 2 %d" % (rank, rank) + " none" * len(names) for rank in (0, 1)], err
+    code, out, err = run("--offload", "unix:/tmp/s", command=show)
+    assert (code, out) == (0, "0 1 0" + " none" * len(names) + "\n"), err
+    code, out, err = run("--offload", "unix:/tmp/s", command=show, environment=around)  # as another launcher says it
+    assert (code, out) == (0, "0 1 0" + " 7" * len(names) + "\n"), err
 
 
 def test_words_of_the_command_are_not_the_launchers():

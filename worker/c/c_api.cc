@@ -98,6 +98,10 @@ int32_t Code(const Status& status) noexcept {
 
 int32_t Invalid(const char* why) { return Code({StatusCode::kInvalidArgument, why}); }
 
+int32_t OfParent() {
+  return Code({StatusCode::kFailedPrecondition, "the operation is of the process that has forked this one"});
+}
+
 // Nothing leaves but a code.
 template <typename Body>
 int32_t Guarded(const Body& body) noexcept {
@@ -452,9 +456,7 @@ int32_t longhaul_wait(longhaul_operation* operation, double seconds) {
   return Guarded([&] {
     if (operation == nullptr) return Invalid("the operation is null");
     if (std::isnan(seconds)) return Invalid("the time to wait is not a number");
-    if (operation->process != ::getpid() && !operation->borrowed->ended)
-      return Code(
-          {StatusCode::kFailedPrecondition, "the operation is of the process that has forked this one"});
+    if (operation->process != ::getpid() && !operation->borrowed->ended) return OfParent();
     // It has ended before all callbacks have run, and WaitFor waits for those.
     const Borrowed& borrowed = *operation->borrowed;
     if (borrowed.ended) return Code(borrowed.how);
@@ -470,9 +472,7 @@ int32_t longhaul_wait(longhaul_operation* operation, double seconds) {
 int32_t longhaul_then(longhaul_operation* operation, longhaul_callback then, void* user) {
   return Guarded([&] {
     if (operation == nullptr || then == nullptr) return Invalid("the operation or the callback is null");
-    if (operation->process != ::getpid())
-      return Code(
-          {StatusCode::kFailedPrecondition, "the operation is of the process that has forked this one"});
+    if (operation->process != ::getpid()) return OfParent();
     operation->operation.Then([then, user](const Status& how) { then(user, Code(how)); });
     LastError().clear();
     return static_cast<int32_t>(LONGHAUL_OK);
@@ -486,6 +486,7 @@ int32_t longhaul_done(const longhaul_operation* operation) {
 int32_t longhaul_operation_stats(const longhaul_operation* operation, char** out) {
   return Guarded([&] {
     if (operation == nullptr || out == nullptr) return Invalid("the operation is null");
+    if (operation->process != ::getpid()) return OfParent();  // another thread may have held its lock
     return Give(StatsJson(operation->operation.stats()), out);
   });
 }

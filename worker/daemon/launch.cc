@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -58,6 +59,8 @@ class Launcher {
 
   int Run() {
     for (Rank& rank : ranks_) rank.starts_at = Clock::now();
+    if (ranks_.size() > 1 && std::getenv("OMP_NUM_THREADS") == nullptr)
+      spdlog::info("OMP_NUM_THREADS is not set: it is 1 for each of {} ranks", ranks_.size());
     while (std::ranges::any_of(ranks_, [](const Rank& r) { return r.pid > 0 || r.starts_at; })) {
       Start();
       if (const int signal = signals_.Take(kLook); signal != 0) HandOn(signal);
@@ -170,6 +173,7 @@ Result<Place> PlaceFromHostfile(const std::string& file, const std::vector<std::
   if (!input || std::filesystem::is_directory(file))
     return Status(StatusCode::kNotFound, "cannot read " + file);
   Place place{.first_rank = 0, .ranks = 0, .world_size = 0};
+  uint32_t hosts = 0;
   std::string line;
   for (int number = 1; std::getline(input, line); ++number) {
     const auto bad = [&](const std::string& why) {
@@ -193,7 +197,9 @@ Result<Place> PlaceFromHostfile(const std::string& file, const std::vector<std::
       if (place.ranks > 0) return bad("this host is here twice");
       place.first_rank = place.world_size;
       place.ranks = slots;
+      place.host = hosts;
     }
+    ++hosts;
     place.world_size += slots;
     if (place.world_size > 65536) return bad("more than 65536 ranks");
   }
@@ -233,20 +239,39 @@ std::vector<std::string> EnvironmentOfRank(const LaunchOptions& options, uint32_
     if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
   }
   for (const auto& [name, value] : options.environment) variables[name] = value;
-  const std::string rank = std::to_string(options.place.first_rank + local_rank);
-  const std::string world_size = std::to_string(options.place.world_size);
-  const std::string local = std::to_string(local_rank), locals = std::to_string(options.place.ranks);
-  const std::pair<const char*, const std::string&> same[] = {{"RANK", rank},
-                                                             {"WORLD_SIZE", world_size},
-                                                             {"LOCAL_RANK", local},
-                                                             {"LOCAL_WORLD_SIZE", locals},
-                                                             {"OMPI_COMM_WORLD_RANK", rank},
-                                                             {"OMPI_COMM_WORLD_SIZE", world_size},
-                                                             {"OMPI_COMM_WORLD_LOCAL_RANK", local},
-                                                             {"OMPI_COMM_WORLD_LOCAL_SIZE", locals},
-                                                             {"DMLC_WORKER_ID", rank},
-                                                             {"DMLC_NUM_WORKER", world_size}};
-  for (const auto& [name, value] : same) variables[name] = value;
+  const Place& place = options.place;
+  const uint32_t locally = options.local_size > 0 ? options.local_size : place.ranks;
+  const std::string rank = std::to_string(place.first_rank + local_rank);
+  const std::string world_size = std::to_string(place.world_size);
+  const std::string local = std::to_string(options.first_local + local_rank);
+  const std::string locals = std::to_string(locally);
+  for (const char* name : {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"}) variables[name] = local;
+  for (const char* name : {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"}) variables[name] = locals;
+  // A launcher around this one knows hosts with unequal numbers of ranks.
+  const auto group = variables.find("GROUP_RANK");
+  const std::string group_rank = options.local_size > 0 && group != variables.end()
+                                     ? group->second
+                                     : std::to_string(place.host.value_or(place.first_rank / locally));
+  const std::pair<const char*, const std::string&> of_job[] = {{"RANK", rank},
+                                                               {"OMPI_COMM_WORLD_RANK", rank},
+                                                               {"DMLC_WORKER_ID", rank},
+                                                               {"WORLD_SIZE", world_size},
+                                                               {"OMPI_COMM_WORLD_SIZE", world_size},
+                                                               {"DMLC_NUM_WORKER", world_size},
+                                                               {"ROLE_RANK", rank},
+                                                               {"ROLE_WORLD_SIZE", world_size},
+                                                               {"GROUP_RANK", group_rank}};
+  for (const auto& [name, value] : of_job) {
+    if (!options.join.empty()) {
+      variables[name] = value;
+    } else if (place.ranks > 1) {
+      variables.erase(name);  // one value is not that of several ranks
+    }
+  }
+  variables.try_emplace("ROLE_NAME", "default");
+  const auto job = variables.find("LONGHAUL_JOB");
+  variables.try_emplace("TORCHELASTIC_RUN_ID", job == variables.end() ? "none" : job->second);
+  if (place.ranks > 1) variables.try_emplace("OMP_NUM_THREADS", "1");
   variables["DMLC_ROLE"] = "worker";
   variables["DMLC_NUM_SERVER"] = "1";
   variables["TORCHELASTIC_RESTART_COUNT"] = std::to_string(restarted);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@ struct Place {
   uint32_t first_rank = 0;
   uint32_t ranks = 1;
   uint32_t world_size = 1;
+  std::optional<uint32_t> host = std::nullopt;  // its place among the job's hosts; unset: by equal hosts
 };
 
 // From a hostfile as Open MPI's: a line for each host, "HOST [slots=N]", # begins a comment; ranks in the
@@ -30,6 +32,10 @@ std::vector<std::string> NamesOfThisHost();
 struct LaunchOptions {
   std::vector<std::string> command;  // not empty
   Place place;
+  // Where another launcher has started the one rank beside others of this host: which of how many. 0: those
+  // of `place` are all.
+  uint32_t first_local = 0;
+  uint32_t local_size = 0;
   std::string join;       // HOST:PORT; empty: through a site
   uint32_t restarts = 0;  // of each rank that fails
   // Set for all: LONGHAUL_* of the connection.
@@ -39,7 +45,8 @@ struct LaunchOptions {
 };
 
 // The environment of one rank: this process' own, the options', and what torchrun, Open MPI and ps-lite would
-// set. MASTER_ADDR and MASTER_PORT stay what they are where they are set.
+// set. MASTER_ADDR and MASTER_PORT stay what they are where they are set. Through a site the ranks of the job
+// are not known here, and no variable says one.
 std::vector<std::string> EnvironmentOfRank(const LaunchOptions& options, uint32_t local_rank,
                                            uint32_t restarted);
 

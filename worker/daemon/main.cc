@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -27,6 +28,7 @@
 
 namespace {
 
+using longhaul::Result;
 using longhaul::Status;
 using longhaul::StatusCode;
 using Words = std::vector<std::string>;
@@ -59,7 +61,8 @@ without --ranks, --restarts and --hostfile takes this process.
 Every option but --insecure can also be given as LONGHAUL_<OPTION>, for example LONGHAUL_DATAGRAM_SIZE=1200 or
 LONGHAUL_KEY=job.key; the server and `longhaul` read none of these. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT,
 OMPI_COMM_WORLD_RANK and _SIZE, DMLC_WORKER_ID, DMLC_NUM_WORKER, DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT are understood
-when neither flag nor LONGHAUL_* says otherwise, and not with --offload.
+when neither flag nor LONGHAUL_* says otherwise, and not with --offload; LOCAL_RANK and LOCAL_WORLD_SIZE, or Open MPI's,
+without --ranks and --hostfile.
 Exit codes: that of the first rank that failed for good, 128 + the signal that ended it, else 0; 2 usage, 127 the
 command cannot be executed. SIGINT, SIGTERM, SIGHUP and SIGQUIT go to the ranks; a second one ends them at once.)";
 
@@ -179,6 +182,33 @@ Status CheckCommand(const CLI::App& app, const Flags& flags, const Words& traine
           "--hostfile has no meaning with --offload: the ranks are this site's"};
 }
 
+// The first of these variables that is set.
+Result<uint32_t> NumberOf(std::initializer_list<const char*> names, uint32_t where_none_is) {
+  for (const char* name : names) {
+    const std::string text = longhaul::cli::Env(name);
+    if (text.empty()) continue;
+    uint32_t number = 0;
+    const char* const end = text.data() + text.size();
+    const auto parsed = std::from_chars(text.data(), end, number);
+    if (parsed.ec == std::errc() && parsed.ptr == end) return number;
+    return Status(StatusCode::kInvalidArgument, fmt::format("{} is '{}', which is no number", name, text));
+  }
+  return where_none_is;
+}
+
+// What another launcher says of the one rank that it has started: which it is of this host.
+Status TakeLocalPlace(longhaul::worker::LaunchOptions* options) {
+  const auto rank = NumberOf({"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"}, 0);
+  const auto size = NumberOf({"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"}, 1);
+  if (!rank.ok() || !size.ok()) return rank.ok() ? size.status() : rank.status();
+  options->first_local = *rank;
+  options->local_size = *size;
+  if (options->first_local < options->local_size) return {};
+  return {StatusCode::kInvalidArgument,
+          fmt::format("LOCAL_RANK {} is not below LOCAL_WORLD_SIZE {} (or Open MPI's of these)",
+                      options->first_local, options->local_size)};
+}
+
 int RunRanks(const CLI::App& app, const Flags& flags) {
   longhaul::worker::LaunchOptions options;
   options.command = flags.command;
@@ -193,7 +223,10 @@ int RunRanks(const CLI::App& app, const Flags& flags) {
     if (!place.ok()) return Fail(place.status(), longhaul::cli::kExitUsage);
     options.place = *place;
   }
-  const auto& [first, ranks, size] = options.place;
+  if (app.count("--ranks") == 0 && flags.hostfile.empty()) {
+    if (Status valid = TakeLocalPlace(&options); !valid.ok()) return Fail(valid, longhaul::cli::kExitUsage);
+  }
+  const auto& [first, ranks, size, host] = options.place;
   if (first + ranks > size) {
     return Fail(Status(StatusCode::kInvalidArgument, fmt::format("ranks {}..{} are not below --world-size {}",
                                                                  first, first + ranks - 1, size)),

@@ -62,7 +62,8 @@ TEST(EnvironmentOfARank, IsThatOfTheLaunchersThatUsersKnow) {
                     Contains("TORCHELASTIC_RESTART_COUNT=2")));
   options.join = "";
   EXPECT_THAT(EnvironmentOfRank(options, 1, 0),
-              AllOf(Contains("LONGHAUL_SITE_RANK=1"), Not(Contains(HasSubstr("LONGHAUL_RANK=")))));
+              AllOf(Contains("LONGHAUL_SITE_RANK=1"), Not(Contains(HasSubstr("LONGHAUL_RANK="))),
+                    Contains("LOCAL_RANK=1"), Not(Contains("RANK=5"))));
 }
 
 TEST(NamesOfThisHostTest, AreItsNameAndItsAddresses) {
