@@ -46,7 +46,7 @@ struct LaunchOptions {
 
 // The environment of one rank: this process' own, the options', and what torchrun, Open MPI and ps-lite would
 // set. MASTER_ADDR and MASTER_PORT stay what they are where they are set. Through a site the ranks of the job
-// are not known here, and no variable says one.
+// are not known here: none is set, and what says one of this process is not handed to several.
 std::vector<std::string> EnvironmentOfRank(const LaunchOptions& options, uint32_t local_rank,
                                            uint32_t restarted);
 
