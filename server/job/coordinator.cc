@@ -417,16 +417,18 @@ void Coordinator::MemberGone(Peer& peer, const Status& why) {
   roll_.OnChange();
   hand_over_.OnChange(who + " is gone meanwhile");
   if (events_) events_->OnLeave(rank, who, why);
+  barriers_.Forget(rank);
   if (engine_ && !why.ok() && !membership_.EnoughWorkers()) {
     // No round is finished without it: the job ends as it is.
     LH_REACHED("a loss ends the job");
     engine_->DropPeer(peer);
     RequestAbort(Status(StatusCode::kAborted, who + ": " + why.ToString()));
-  } else if (engine_) {
+    return;  // what waits at a barrier ends with the job, and not as if all had come
+  }
+  if (engine_) {
     LH_REACHED("the job goes on without a worker");
     engine_->OnMemberGone(rank, peer);
   }
-  barriers_.Forget(rank);
   ReleaseBarriers();
 }
 

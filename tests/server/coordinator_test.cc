@@ -464,6 +464,14 @@ TEST_F(TwoWorkers, ABarrierOpensWhenTheMissingWorkerLeaves) {
   EXPECT_EQ(a.Heard(ControlMessage::kBarrierDone).size(), 1u);
 }
 
+TEST_F(TwoWorkers, ABarrierDoesNotOpenForALossThatEndsTheJob) {
+  Start();
+  a.Barrier("epoch", 7);
+  b.Die(Status(StatusCode::kCancelled, "gave up"));
+  EXPECT_TRUE(a.Heard(ControlMessage::kBarrierDone).empty());
+  EXPECT_EQ(events.over.size(), 1u);
+}
+
 TEST_F(TwoWorkers, AnObserverAsksForTheStatusWithoutJoining) {
   a.Connect();
   ControlMessage message;
