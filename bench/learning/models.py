@@ -239,7 +239,7 @@ def embedding():
 MODELS = {
     "conv": (conv, Images, {"rounds": 700, "batch": 32}, ("sgd:lr=0.03,momentum=0.9", "adam:lr=0.002"), 1e-3),
     "bytes": (Transformer, Bytes, {"rounds": 300, "batch": 4}, ("sgd:lr=0.1,momentum=0.9", "adamw:lr=0.004"), 1e-3),
-    "embedding": (embedding, Modules, {"rounds": 500, "batch": 32}, ("sgd:lr=3,momentum=0.9", "adam:lr=0.003"), 3e-3),
+    "embedding": (embedding, Modules, {"rounds": 1500, "batch": 32}, ("sgd:lr=3,momentum=0.9", "adam:lr=0.003"), 3e-3),
 }
 
 
