@@ -115,12 +115,9 @@ constexpr const char* kTablesText =
     "error over the seeds;\n**bold** is the median. ";
 constexpr const char* kLayoutsText =
     "Of the mean of the weights over the last tenth of the rounds, against the lossless run of the same "
-    "seed, "
-    "mean ± half\nof the 95 % interval (paired t), in hundredths: test accuracy; test cross-entropy; the "
-    "share "
-    "of the chunks that is high;\nand the seeds. *fails*: a mean is worse than the target (0.1, 0.2, 0.3 and "
-    "0.5 "
-    "points); **bold**: both are within it, by\ntwo one-sided tests at 5 %. ";
+    "seed, mean ± half\nof the 95 % interval (paired t), in hundredths: test accuracy; test cross-entropy; "
+    "the share of the chunks that is high;\nand the seeds. *fails*: a mean is worse than the target (0.1, "
+    "0.2, 0.3 and 0.5 points); **bold**: both are within it, by\ntwo one-sided tests at 5 %. ";
 
 Status WriteReport(const std::vector<Table>& tables, const std::vector<Scenario>& runs,
                    const Results& results, const std::filesystem::path& directory, const std::string& name) {

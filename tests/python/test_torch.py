@@ -344,20 +344,32 @@ def test_gradients_of_a_device_are_averaged(ranks):
         assert each["hook"] == each["parameter"] == pytest.approx([1.5, 1.5], rel=1e-3)
 
 
-def test_a_dead_server_is_an_exception_of_backward(tmp_path, start_server):
+@pytest.mark.parametrize("training", ["""
+    model = nn.parallel.DistributedDataParallel(nn.Linear(100, 100))
+    model.register_comm_hook(None, longhaul.torch.ddp_hook)
+    for step in range(10000):
+        model(torch.randn(4, 100)).sum().backward()
+        begun(step)
+    """, """
+    model = nn.Linear(100, 100)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with longhaul.torch.DiLoCo(model, optimizer, 4, overlap=3):
+        for step in range(100000):
+            optimizer.step()
+            begun(step)
+    """], ids=["backward", "a step that overlaps"])
+def test_a_dead_server_is_an_exception(tmp_path, start_server, training):
     file = tmp_path / "program.py"
     file.write_text(HEAD + textwrap.dedent("""
         rank, size = group("hook")
-        model = nn.parallel.DistributedDataParallel(nn.Linear(100, 100))
-        model.register_comm_hook(None, longhaul.torch.ddp_hook)
+        def begun(step):
+            if step == 20 and rank == 0:
+                print("on its way", flush=True)
         try:
-            for step in range(10000):
-                model(torch.randn(4, 100)).sum().backward()
-                if step == 20 and rank == 0:
-                    print("on its way", flush=True)
+        %s
         except RuntimeError as error:
             say(rank=rank, error=str(error))
-        """))
+        """) % textwrap.indent(textwrap.dedent(training), "    "))
     server = start_server(2)
     process = launch("--join", server.address, "--insecure", "--world-size", "2", "--ranks", "2", "--idle-timeout", "1",
                      command=[sys.executable, str(file)])
@@ -366,6 +378,44 @@ def test_a_dead_server_is_an_exception_of_backward(tmp_path, start_server):
     _, err = process.communicate(timeout=60)
     for rank in range(2):
         assert "server" in json.loads((tmp_path / ("%d.json" % rank)).read_text())["error"], err
+
+
+@pytest.mark.parametrize("stats", [{"lost_chunks": 1}, {"lost_chunks": 0, "report": {"filled_chunks": 2}}, {"lost_chunks": 0}])
+def test_a_collective_that_lost_something_is_none(stats):
+    """Of a client whose server leaves chunks out, as one does whose member dies in the middle of its window."""
+    import concurrent.futures
+    import longhaul.torch
+
+    class Pushed(concurrent.futures.Future):
+        wait = concurrent.futures.Future.result
+
+        def stats(self):
+            return stats
+
+    class Client:
+        rank, world_size = 0, 1
+
+        def settings(self):
+            return {"norm_guard": 0, "close_ratio_high": 1}
+
+        def declare(self, *_, **__):
+            return None
+
+        def clock(self, _):
+            return {"fastest": 0}
+
+        def push_pull(self, _, value, out, __):
+            out.copy_(value)
+            pushed = Pushed()
+            pushed.set_result(None)
+            return pushed
+
+    if any(stats.values()):
+        with pytest.raises(longhaul.FailedPrecondition, match="lacks parts"):
+            longhaul.torch._Exchange(Client(), "x")
+    else:
+        of = longhaul.torch._Exchange(Client(), "x")
+        assert of.sums("x", torch.tensor([2.0, 3.0])).tolist() == [2.0, 3.0]
 
 
 def test_the_hook_takes_a_client_and_settings_and_counts_samples(ranks):
@@ -566,6 +616,7 @@ def test_gradients_are_clipped_once_they_are_means(ranks):
             optimizer.zero_grad()
             (model(torch.full((1, 500), of.rank + 1.0))).sum().backward()
             wrapper.synchronize()
+            wrapper.synchronize()  # has nothing left to do
             mean = model.weight.grad.unique().tolist()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -799,32 +850,6 @@ def test_diloco_counts_nothing_twice_that_was_learned_while_a_round_was_on_its_w
     said = ranks(script, 2)
     assert said[0]["moved"] == said[1]["moved"] and said[0]["owed"] > 40
     assert said[0]["moved"] == pytest.approx([7 * 0.015 * (2 * i / 63 - 1) for i in range(64)], abs=1e-5)
-
-
-def test_a_dead_server_is_an_exception_of_a_step_that_overlaps(tmp_path, start_server):
-    file = tmp_path / "program.py"
-    file.write_text(HEAD + textwrap.dedent("""
-        import longhaul.torch
-        rank = longhaul.torch.client().rank
-        model = nn.Linear(100, 100)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        try:
-            with longhaul.torch.DiLoCo(model, optimizer, 4, overlap=3):
-                for step in range(100000):
-                    optimizer.step()
-                    if step == 40 and rank == 0:
-                        print("on its way", flush=True)
-        except RuntimeError as error:
-            say(rank=rank, error=str(error))
-        """))
-    server = start_server(2)
-    process = launch("--join", server.address, "--insecure", "--world-size", "2", "--ranks", "2", "--idle-timeout", "1",
-                     command=[sys.executable, str(file)])
-    assert process.stdout.readline() == "on its way\n"
-    server.kill()
-    _, err = process.communicate(timeout=60)
-    for rank in range(2):
-        assert "server" in json.loads((tmp_path / ("%d.json" % rank)).read_text())["error"], err
 
 
 def test_diloco_does_not_learn_the_rounding_of_16_bits(ranks):
