@@ -17,6 +17,8 @@ import sys
 import tempfile
 import time
 
+from main import kernel_congestion
+
 RANKS = 4
 
 
@@ -171,8 +173,7 @@ def main():
                 runs.append(line)
                 print(line, flush=True)
                 with open(options.json, "w", encoding="utf8") as file:
-                    congestion = pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="utf8").strip()  # gloo's
-                    json.dump({"options": vars(options), "kernel_congestion": congestion, "runs": runs}, file)
+                    json.dump({"options": vars(options), "kernel_congestion": kernel_congestion(), "runs": runs}, file)
     return 0
 
 
