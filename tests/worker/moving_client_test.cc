@@ -270,6 +270,23 @@ TEST_F(MovingClientTest, TheServersThatThereWereMayGoOnAsWell) {
     ASSERT_EQ(owed[i] - values[i], static_cast<float>(pushes) * gradient[i]) << i;
 }
 
+// The first one starts the job when all workers are in, also where one of them finds another server too late.
+TEST_F(MovingClientTest, AServerThatIsReachedLateCostsATryAndNotTheJob) {
+  StartServers({root + "/one"});
+  Client client = MustConnect(With());
+  const Tensor w = MustDeclare(client);
+  int pushes = 0;
+  const Operation held = HandOverDuring(client, w, gradient, &pushes);
+  Relay relay;
+  second_at = relay.address();
+  GoOnAs(2);
+  std::this_thread::sleep_for(seconds(3));  // the first try takes one
+  relay.Lead(servers[1].address());
+  ASSERT_EQ(held.Wait(), Status());
+  EXPECT_EQ(client.Clock(w)->own, static_cast<uint64_t>(pushes));
+  EXPECT_EQ(client.Leave(), Status());
+}
+
 TEST_F(MovingClientTest, ServersWithAnotherJobAreRefusedByName) {
   StartServers({root + "/one"});
   Client client = MustConnect(With());

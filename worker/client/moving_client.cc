@@ -54,7 +54,7 @@ class Moving : public std::enable_shared_from_this<Moving> {
   Moving(ConnectOptions options, std::shared_ptr<UserCalls> calls)
       : options_(std::move(options)), calls_(std::move(calls)) {}
 
-  Result<std::shared_ptr<ClientImpl>> Connect(const ConnectOptions& options);
+  Result<std::shared_ptr<ClientImpl>> Connect(const ConnectOptions& options, bool tries_again);
   void Start(std::shared_ptr<ClientImpl> servers);
 
   // --- Requests ---
@@ -141,7 +141,7 @@ class Moving : public std::enable_shared_from_this<Moving> {
   std::thread mover_;
 };
 
-Result<std::shared_ptr<ClientImpl>> Moving::Connect(const ConnectOptions& options) {
+Result<std::shared_ptr<ClientImpl>> Moving::Connect(const ConnectOptions& options, bool tries_again) {
   uint64_t generation = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -161,7 +161,8 @@ Result<std::shared_ptr<ClientImpl>> Moving::Connect(const ConnectOptions& option
                                          .on_lost =
                                              [current] {
                                                if (const auto self = current()) self->OnLost();
-                                             }});
+                                             },
+                                         .tries_again = tries_again});
 }
 
 void Moving::Start(std::shared_ptr<ClientImpl> servers) {
@@ -439,7 +440,7 @@ Result<std::shared_ptr<ClientImpl>> Moving::FindNext(uint64_t job, Instant deadl
   for (Duration limit = kFirstTry;; limit = std::min(2 * limit, kLastTry)) {
     ConnectOptions options = options_;
     options.connect_timeout = std::clamp<Duration>(deadline - udp::Now(), kBetweenTries, limit);
-    auto next = Connect(options);
+    auto next = Connect(options, true);
     if (next.ok()) {
       std::vector<uint64_t> numbers;
       for (uint32_t server = 0; server < (*next)->servers(); ++server)
@@ -711,7 +712,7 @@ class MovingClient final : public ClientImpl {
 Result<std::shared_ptr<ClientImpl>> ConnectToServers(const ConnectOptions& options) {
   if (options.reconnect_timeout == Duration(0)) return ConnectToTheseServers(options, {});
   const auto moving = std::make_shared<Moving>(options, std::make_shared<UserCalls>(options.log));
-  auto servers = moving->Connect(options);
+  auto servers = moving->Connect(options, false);
   if (!servers.ok()) return servers.status();
   auto client = std::make_shared<MovingClient>(options, **servers, moving);
   moving->Start(*std::move(servers));

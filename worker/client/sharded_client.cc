@@ -545,7 +545,13 @@ Result<std::shared_ptr<ClientImpl>> ConnectToTheseServers(const ConnectOptions& 
   const Status all = JoinOthers(options, servers, alignment, epoch, addresses, &clients);
   if (all.ok())
     return std::shared_ptr<ClientImpl>(std::make_shared<ShardedClient>(options, servers, std::move(clients)));
-  for (const auto& client : clients) (void)client->Leave(all);
+  for (const auto& client : clients) {
+    if (hooks.tries_again) {
+      client->Vanish();
+    } else {
+      (void)client->Leave(all);
+    }
+  }
   return all;
 }
 

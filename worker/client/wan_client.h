@@ -17,6 +17,9 @@ namespace longhaul::internal {
 struct ServerHooks {
   std::function<void(uint32_t phase, uint64_t round)> on_hand_over = {};  // control.HandOver
   std::function<void()> on_lost = {};                                     // and waited for
+  // One of several tries. When it comes to nothing, a server that has let this worker in, and may have
+  // started the job with it, is to take the next try for the same worker: not a word is said.
+  bool tries_again = false;
 };
 
 class ServerClient : public ClientImpl {
