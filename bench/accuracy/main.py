@@ -9,6 +9,7 @@ namespaces) and python3-torch; runs are in blocks: all runners at one loss rate 
 already, with the same options, is not repeated: an interrupted measurement goes on.
 """
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -30,6 +31,8 @@ RUNNERS = {
     "gloo": ("gloo", []),
 }
 RANKS = 4
+# With --uneven: the loss of each rank's links to the server over --loss, 1 on average; a link between two ranks has the mean of theirs.
+UNEVEN = [0, 0.5, 1, 2.5]
 
 
 class Wan:
@@ -40,7 +43,12 @@ class Wan:
     def __init__(self, options, loss, sites, folder):
         command = [str(BIN / "longhaul-wan"), "up", "--tag", self.TAG, "--sites", ",".join(sites), "--rate", options.rate, "--delay", options.delay,
                    "--queue", options.queue]
-        if loss:
+        if options.uneven:
+            of = dict(zip(sites[1:], UNEVEN))
+            for a, b in itertools.permutations(sites, 2):
+                share = sum(of[site] for site in (a, b) if site in of) / sum(site in of for site in (a, b))
+                command += ["--link", "%s-%s:loss=%g%%" % (a, b, loss * share)]
+        elif loss:
             command += ["--gemodel", "%g%% burst %g" % (loss, options.burst)] if options.burst else ["--loss", "%g%%" % loss]
         with open(folder / "wan.log", "w", encoding="utf8") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -187,6 +195,7 @@ def main():
     parser.add_argument("--runners", default=",".join(RUNNERS))
     parser.add_argument("--loss", default="0,1,5,20", help="percent each way")
     parser.add_argument("--burst", type=float, default=0, help="mean length of loss bursts in packets; 0: independent")
+    parser.add_argument("--uneven", action="store_true", help="the ranks' links lose %s times as much" % ", ".join("%g" % u for u in UNEVEN))
     parser.add_argument("--rate", default="50mbit", help="of each link")
     parser.add_argument("--delay", default="25ms")
     parser.add_argument("--queue", default="50ms")
@@ -202,6 +211,8 @@ def main():
                         help="train once, by longhaul and by this one at the same time, on links of their own")
     parser.add_argument("--json")
     options = parser.parse_args()
+    if options.uneven and (options.peer or options.burst):
+        parser.error("--uneven goes neither with --peer nor with --burst")
     if options.peer:
         with tempfile.TemporaryDirectory() as folder:
             return side_by_side(options, ["longhaul", options.peer], float(options.loss.split(",")[-1].rstrip("%")), pathlib.Path(folder))
@@ -213,7 +224,7 @@ def main():
     if os.path.exists(options.json):
         with open(options.json, encoding="utf8") as file:
             before = json.load(file)
-        if before["options"] != kept:
+        if {"uneven": False, **before["options"]} != kept:
             parser.error("%s has runs with other options: %s" % (options.json, before["options"]))
         runs = before["runs"]
     for seed in range(options.seed, options.seed + options.repeat):
