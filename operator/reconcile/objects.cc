@@ -247,7 +247,7 @@ Json NodesService(const TrainingJob& job, const Owner& owner) {
 }
 
 Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan,
-               const Settings& settings) {
+               const Settings& settings, int64_t attempt) {
   Json labels = Labels(job);
   labels[kRoleLabel] = "server";
   labels[kPlanLabel] = plan.hash;
@@ -265,7 +265,7 @@ Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
   pod["containers"] = Json::array(
       {{{"name", "server"},
         {"image", ImageOf(job, settings)},
-        {"command", ServerCommand(job, plan)},
+        {"command", ServerCommand(job, plan, attempt)},
         {"ports",
          Json::array({{{"name", "longhaul"}, {"protocol", "UDP"}, {"containerPort", job.spec.server.port}},
                       {{"name", "metrics"}, {"containerPort", kServerMetricsPort}}})},
@@ -285,6 +285,7 @@ Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
   AddKey(job, settings, &pod);
   Json set = Object("apps/v1", "StatefulSet", Metadata(job, ServerName(job), JobOwner(job)));
   set["metadata"]["labels"][kPlanLabel] = plan.hash;
+  set["metadata"]["labels"][kIncarnationLabel] = std::to_string(attempt);
   set["spec"] = {{"replicas", 1},
                  {"serviceName", ServerName(job)},
                  {"selector", {{"matchLabels", SelectorOf(job, "server")}}},
