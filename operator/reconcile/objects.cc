@@ -247,7 +247,7 @@ Json NodesService(const TrainingJob& job, const Owner& owner) {
 }
 
 Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan,
-               const Settings& settings, int64_t attempt) {
+               const Settings& settings, const ServerParts& parts) {
   Json labels = Labels(job);
   labels[kRoleLabel] = "server";
   labels[kPlanLabel] = plan.hash;
@@ -265,7 +265,7 @@ Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
   pod["containers"] = Json::array(
       {{{"name", "server"},
         {"image", ImageOf(job, settings)},
-        {"command", ServerCommand(job, plan, attempt)},
+        {"command", ServerCommand(job, plan, parts)},
         {"ports",
          Json::array({{{"name", "longhaul"}, {"protocol", "UDP"}, {"containerPort", job.spec.server.port}},
                       {{"name", "metrics"}, {"containerPort", kServerMetricsPort}}})},
@@ -285,7 +285,8 @@ Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
   AddKey(job, settings, &pod);
   Json set = Object("apps/v1", "StatefulSet", Metadata(job, ServerName(job), JobOwner(job)));
   set["metadata"]["labels"][kPlanLabel] = plan.hash;
-  set["metadata"]["labels"][kIncarnationLabel] = std::to_string(attempt);
+  set["metadata"]["labels"][kIncarnationLabel] = std::to_string(parts.attempt);
+  set["metadata"]["labels"][kStartLabel] = std::to_string(parts.start_workers);
   set["spec"] = {{"replicas", 1},
                  {"serviceName", ServerName(job)},
                  {"selector", {{"matchLabels", SelectorOf(job, "server")}}},
