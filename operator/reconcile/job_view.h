@@ -30,6 +30,7 @@ class JobView {
   const Json& ServerPod() const;
   bool ServerReady() const;  // with the plan's number of members
   bool ServerGone() const;
+  std::string KeyTaken() const;  // what is wrong with the Secret of the job's key, and the remedy
   // "" where the site is a part of the job's own cluster.
   std::string ClusterOf(std::string_view site) const;
   std::vector<std::string> RemoteClusters() const;

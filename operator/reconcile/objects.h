@@ -35,7 +35,7 @@ Json ServerService(const TrainingJob& job);
 Json PublicService(const TrainingJob& job);
 Json NodesService(const TrainingJob& job, const Owner& owner);
 Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan,
-               const Settings& settings);
+               const Settings& settings, const std::string& hex_key);
 Json Anchor(const TrainingJob& job);
 
 // One training node: its engine and its ranks.
@@ -43,6 +43,7 @@ struct WorkerPodParts {
   size_t rank = 0;
   int64_t incarnation = 0;
   std::string server_address;
+  std::string hex_key;
 };
 Json WorkerPod(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan,
                const Settings& settings, const WorkerPodParts& parts, const Owner& owner);
