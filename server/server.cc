@@ -240,6 +240,7 @@ Result<server::ServerCoreOptions> MakeCoreOptions(const ServerOptions& options,
   s.world_size = options.workers;
   s.min_workers = options.min_workers == 0 ? options.workers : options.min_workers;
   s.start_workers = options.start_workers;
+  s.min_incarnation = options.min_incarnation;
   s.max_datagram = ByteCount(options.datagram_bytes);
   s.max_model = options.max_model;
   if (options.max_memory < ByteCount(0)) {

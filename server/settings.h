@@ -52,6 +52,7 @@ struct ServerSettings : JobSpec {
   uint32_t world_size = 1;
   uint32_t min_workers = 1;      // fewer abort a started job; 1..world_size
   uint32_t start_workers = 0;    // so many begin without the others; 0: only all
+  uint64_t min_incarnation = 0;  // of workers that are let in
   ByteCount max_datagram{1452};  // UDP payload
   ByteCount max_model{int64_t{1} << 30};
   uint64_t memory = 0;  // bytes that the job's tensors may take at most, whatever max_model; 0: no bound

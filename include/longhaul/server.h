@@ -52,6 +52,9 @@ struct ServerOptions {
   // A job starts when so many workers are in and no other has come for a second; those that come later take
   // part from then on (docs/howto/elastic_workers.md). 0: when all of them are in; else min_workers..workers.
   uint32_t start_workers = 0;
+  // Workers with a lower incarnation, or none, are refused: they are of an earlier attempt of the job. 0:
+  // none. Each of several servers takes its own.
+  uint64_t min_incarnation = 0;
   // Servers of the job, 1..64: the tensors are cut and spread over them, and workers need the address of any
   // one. This is the first one; it lets workers in when the others are there, which are started with
   // `first_server` (docs/howto/several_servers.md).

@@ -29,7 +29,8 @@ inline constexpr const char* kCheckpointMount = "/checkpoints";
 // Of a key that server, engines and tools share (longhaul keygen).
 std::string KeyFile(const std::string& job, const std::string& hex_key);
 
-std::vector<std::string> ServerCommand(const TrainingJob& job, const JobPlan& plan);
+// attempt: pods of earlier ones are refused.
+std::vector<std::string> ServerCommand(const TrainingJob& job, const JobPlan& plan, int64_t attempt);
 // The ring of a pod's GPUs, and its one connection to the server.
 std::vector<std::string> EngineCommand(const TrainingJob& job, const JobPlan& plan, size_t rank,
                                        int64_t incarnation, const std::string& server_address);

@@ -36,8 +36,13 @@ bool JobView::ServerReady() const {
   if (job_.spec.server.external) return true;
   const Json& set = Find("StatefulSet", ServerName(job_));
   return NumberAt(set, {"status", "readyReplicas"}, 0) > 0 &&
-         At(set, {"metadata", "deletionTimestamp"}).is_null() &&
-         TextAt(set, {"metadata", "labels", kPlanLabel}) == plan_.hash;
+         At(set, {"metadata", "deletionTimestamp"}).is_null() && ServerCurrent();
+}
+
+bool JobView::ServerCurrent() const {
+  const Json& labels = At(Find("StatefulSet", ServerName(job_)), {"metadata", "labels"});
+  return TextAt(labels, {kPlanLabel}) == plan_.hash &&
+         TextAt(labels, {kIncarnationLabel}) == std::to_string(job_.status.attempt);
 }
 
 // Its last checkpoint is written: it has ended by itself, within its grace.

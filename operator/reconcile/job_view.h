@@ -28,7 +28,9 @@ class JobView {
   // Of this job, by its uid; null where it was not seen.
   const Json& Find(std::string_view kind, const std::string& name, const std::string& cluster = "") const;
   const Json& ServerPod() const;
-  bool ServerReady() const;  // with the plan's number of members
+  bool ServerReady() const;
+  // It has the plan's number of members, and refuses pods of earlier attempts.
+  bool ServerCurrent() const;
   bool ServerGone() const;
   std::string KeyTaken() const;  // what is wrong with the Secret of the job's key, and the remedy
   // "" where the site is a part of the job's own cluster.

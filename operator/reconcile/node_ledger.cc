@@ -43,9 +43,14 @@ void NodeLedger::Lose(size_t rank) {
                                    : ", or set elastic.minNodes to go on without such nodes"));
 }
 
+void NodeLedger::NextAttempt() {
+  int64_t most = 0;
+  for (const NodeStatus& node : next_.nodes) most = std::max<int64_t>(most, node.retries + node.disruptions);
+  next_.attempt += most + 1;
+}
+
 void NodeLedger::ReleaseGang() {
-  // Every pod becomes one of an earlier attempt.
-  ++next_.attempt;
+  NextAttempt();
   const Duration wait = Backoff(next_.attempt - 1);
   for (NodeStatus& node : next_.nodes) {
     if (node.phase == NodePhase::kSucceeded || node.phase == NodePhase::kLost) continue;

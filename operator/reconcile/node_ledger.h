@@ -17,6 +17,8 @@ class NodeLedger : protected Draft {
   size_t CountOf(NodePhase phase) const;
   // Of a node's pod: higher than that of every pod before it.
   int64_t Incarnation(const NodeStatus& node) const;
+  // From now on every pod is anew: that number is above those of all pods before.
+  void NextAttempt();
 
   std::string trouble_;  // of the first pod that has any
 

@@ -278,7 +278,7 @@ Json NodesService(const TrainingJob& job, const Owner& owner) {
 }
 
 Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan,
-               const Settings& settings, const std::string& hex_key) {
+               const Settings& settings, int64_t attempt, const std::string& hex_key) {
   Json labels = Labels(job);
   labels[kRoleLabel] = "server";
   labels[kPlanLabel] = plan.hash;
@@ -296,7 +296,7 @@ Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
   pod["containers"] = Json::array(
       {{{"name", "server"},
         {"image", ImageOf(job, settings)},
-        {"command", ServerCommand(job, plan)},
+        {"command", ServerCommand(job, plan, attempt)},
         {"ports",
          Json::array({{{"name", "longhaul"}, {"protocol", "UDP"}, {"containerPort", job.spec.server.port}},
                       {{"name", "metrics"}, {"containerPort", kServerMetricsPort}}})},
@@ -316,6 +316,7 @@ Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
   AddKey(job, settings, hex_key, &pod);
   Json set = Object("apps/v1", "StatefulSet", Metadata(job, ServerName(job), JobOwner(job)));
   set["metadata"]["labels"][kPlanLabel] = plan.hash;
+  set["metadata"]["labels"][kIncarnationLabel] = std::to_string(attempt);
   set["spec"] = {{"replicas", 1},
                  {"serviceName", ServerName(job)},
                  {"selector", {{"matchLabels", SelectorOf(job, "server")}}},

@@ -34,8 +34,9 @@ Json StorageClaim(const TrainingJob& job);
 Json ServerService(const TrainingJob& job);
 Json PublicService(const TrainingJob& job);
 Json NodesService(const TrainingJob& job, const Owner& owner);
+// attempt: the job's; also its label longhaul.dev/incarnation.
 Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan,
-               const Settings& settings, const std::string& hex_key);
+               const Settings& settings, int64_t attempt, const std::string& hex_key);
 Json Anchor(const TrainingJob& job);
 
 // One training node: its engine and its ranks.

@@ -9,7 +9,8 @@ namespace longhaul::kube {
 namespace {
 
 // Beyond a pod's grace: its machine is silent, and the pod is taken out of the way by force. A process that
-// still runs there is fenced by its incarnation.
+// still runs there is fenced: of an earlier attempt by the server's --min-incarnation, else by its
+// successor's.
 constexpr Duration kForce = std::chrono::minutes(1);
 
 }  // namespace
@@ -41,10 +42,9 @@ void Provisioner::ProvisionServer() {
   }
   // It is not read: made as long as the server may wait for it.
   if (!ServerReady()) Create(KeySecret(job_, seen_.job_key, JobOwner(job_)));
-  need(ServerSet(job_, config_, plan_, settings_, seen_.job_key));
-  // That of a plan before has another number of members.
-  if (TextAt(Find("StatefulSet", ServerName(job_)), {"metadata", "labels", kPlanLabel}) != plan_.hash)
-    StopServer();
+  need(ServerSet(job_, config_, plan_, settings_, next_.attempt, seen_.job_key));
+  // That of a plan before has another number of members, that of an attempt before lets its pods in.
+  if (!ServerCurrent()) StopServer();
 }
 
 void Provisioner::StopServer() {

@@ -155,10 +155,7 @@ std::optional<std::string> Pass::ScriptText() {
 }
 
 bool Pass::Adopt(const JobPlan& plan) {
-  // Every pod of the plan before has a lower incarnation.
-  int64_t most = 0;
-  for (const NodeStatus& node : next_.nodes) most = std::max<int64_t>(most, node.retries + node.disruptions);
-  next_.attempt += most + 1;
+  NextAttempt();
   next_.nodes.clear();
   std::string counts;
   for (const PlannedNode& node : plan.nodes) {
@@ -341,7 +338,7 @@ void Pass::Suspend() {
     StopServer();
     return;
   }
-  ++next_.attempt;
+  NextAttempt();
   for (NodeStatus& node : next_.nodes) {
     if (node.phase == NodePhase::kSucceeded || node.phase == NodePhase::kLost) continue;
     node.phase = NodePhase::kPending;

@@ -30,6 +30,7 @@ Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
       barriers_(settings_.world_size),
       record_(settings_.world_size) {
   access_.Replace(settings_.access, &membership_);
+  membership_.SetMinIncarnation(settings_.min_incarnation);
   if (const auto run = images ? images->resumed() : std::nullopt)
     membership_.GoOn(run->sessions, settings_.quorum);
 }

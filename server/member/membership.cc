@@ -47,6 +47,15 @@ Result<Membership::Admission> Membership::Join(const JoinRequest& request, Insta
                                                     " is not below the world size " +
                                                     std::to_string(world_size()));
   }
+  if (request.incarnation.value_or(0) < min_incarnation_) {
+    LH_REACHED("an earlier attempt is refused");
+    return Status(
+        StatusCode::kAlreadyExists,
+        "rank " + std::to_string(request.rank) + " has " +
+            (request.incarnation ? "incarnation " + std::to_string(*request.incarnation) : "no incarnation") +
+            ", and is of an earlier attempt of the job: this server takes " +
+            std::to_string(min_incarnation_) + " and later (--min-incarnation)");
+  }
   Member& member = members_[request.rank];
   const bool taken = member.state == Member::State::kJoined;
   if (Status may = plan_.MayTake(request.identity, request.peer, request.rank, taken); !may.ok()) return may;

@@ -75,6 +75,10 @@ void AddFlags(CLI::App& app, ServerFlags& f) {
          "so many workers start a job when no other has come for a second; others take part from when "
          "they come; 0 = all of them")
       ->check(CLI::Range(0, 1024));
+  app.add_option(
+      "--min-incarnation", f.server.min_incarnation,
+      "refuse workers with a lower --incarnation, or without one: those of an earlier attempt of the "
+      "job; 0 = none");
   app.add_option("--servers", f.server.servers,
                  "servers of the job, over which its tensors are spread; this is the first one")
       ->check(CLI::Range(1, 64));

@@ -21,6 +21,7 @@ namespace {
 using server::JobImage;
 using server::TensorImage;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Restart : public JobTest {
  protected:
@@ -253,6 +254,24 @@ TEST_F(Restart, FromAnOlderLogIsRefusedByName) {
   StartAgain("old");
   ExpectWorkersEnd(1);
   EXPECT_THAT(workers_[0]->Everything() + workers_[1]->Everything(), HasSubstr("has lost rounds"));
+}
+
+// Their machine was given up, and they still run: a new attempt of the job has a server that refuses them.
+TEST_F(Restart, ForANewAttemptEndsTheWorkersOfTheOneBefore) {
+  Program& first = StartLogger("cut");
+  Train({{"--incarnation", "1"}});
+  WaitForRounds(first, 5);
+  Kill(first);
+  Program& second = StartLogger("cut", {{"--listen", address()}, {"--min-incarnation", "2"}});
+  ExpectWorkersEnd(1);
+  for (Program* worker : workers_)
+    EXPECT_THAT(worker->Errors(), HasSubstr("of an earlier attempt of the job"));
+  EXPECT_THAT(second.Errors(), HasSubstr("has incarnation 1"));
+  workers_.clear();
+  Train({{"--incarnation", "2"}});
+  ExpectWorkersEnd(0);
+  ExpectEnd(second, 0);
+  EXPECT_THAT(second.Output(), Not(HasSubstr("\"incarnation\":1")));
 }
 
 TEST_F(Restart, ThatNeverComesEndsTheWaitByName) {

@@ -228,7 +228,7 @@ TEST_F(RunTest, KnowsTheDaemonsSettings) {
       // Of jobs of several servers, which it does not start.
       "--servers", "--first-server", "--advertise",
       // Workers that come later, and several jobs: docs/howto.
-      "--start-workers", "--jobs", "--share", "--state-dir", "--state-every",
+      "--start-workers", "--min-incarnation", "--jobs", "--share", "--state-dir", "--state-every",
       // Programs of the user's, behind --.
       "--", "--ranks", "--restarts", "--hostfile", "--host"};
   for (const std::string program : {"longhaul-server", "longhaul-worker", "longhaul-trainer"}) {

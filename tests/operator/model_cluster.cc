@@ -1,5 +1,7 @@
 #include "tests/operator/model_cluster.h"
 
+#include <algorithm>
+
 #include "operator/reconcile/pods.h"
 #include "operator/resource/timestamps.h"
 
@@ -93,6 +95,8 @@ void ModelCluster::CheckStatus(const Json& status) {
     if (next.nodes.empty() || there < next.nodes.size()) wrong.push_back("started without all of its pods");
   }
   if (next.attempt < before.attempt) wrong.push_back("an attempt went back");
+  if (next.attempt > before.attempt && next.attempt <= newest_)
+    wrong.push_back("the new attempt's server would let pods of the one before in");
   if (IsTerminal(before.phase) && next.phase != before.phase) wrong.push_back("an end was left");
 }
 
@@ -123,7 +127,13 @@ bool ModelCluster::Do(const Action& action) {
       made["metadata"]["creationTimestamp"] = TimestampText(now());
       if (made["kind"] == "Pod") {
         made["status"]["phase"] = "Pending";
-        created[made["metadata"]["name"]].push_back(ReadPod(made).incarnation);
+        const int64_t incarnation = ReadPod(made).incarnation;
+        created[made["metadata"]["name"]].push_back(incarnation);
+        newest_ = std::max(newest_, incarnation);
+        const auto set = objects_.find("StatefulSet/" + TextAt(job_, {"metadata", "name"}) + "-server");
+        if (set != objects_.end() && TextAt(set->second, {"metadata", "labels", kIncarnationLabel}) !=
+                                         std::to_string(status().attempt))
+          wrong.push_back("a pod was made beside the server of another attempt");
       }
       objects.emplace(KeyOf(made), std::move(made));
       return true;

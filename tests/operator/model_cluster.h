@@ -68,6 +68,7 @@ class ModelCluster {
 
   int64_t seconds_ = kEpoch;
   uint64_t next_uid_ = 1, next_version_ = 100;
+  int64_t newest_ = 0;  // incarnation of a pod that was made
   Json job_;
   std::map<std::string, Json> objects_;                                // "Pod/x" -> object
   std::map<std::string, std::map<std::string, Json>> remote_objects_;  // the same of other clusters

@@ -120,7 +120,8 @@ TEST(S12S13S17Reconcile, PodsRunARingAndOneConnectionWithTheWeightOfTheirGpus) {
             "LONGHAUL_SITE_RANK /longhaul/plan/script ");
   const Json& set = *cluster.Get("StatefulSet/resnet-server");
   EXPECT_EQ(CommandOf(set["spec"]["template"], 0),
-            "longhaul-server --listen 0.0.0.0:7700 --workers 2 --min-workers 1 --job resnet --key "
+            "longhaul-server --listen 0.0.0.0:7700 --workers 2 --min-workers 1 --min-incarnation 1 --job "
+            "resnet --key "
             "/etc/longhaul/key/job.key --checkpoint-dir /checkpoints/job --round-log --max-weight-share 1 "
             "--once --datagram-size 1200 "
             "--max-load-generators 0 --metrics 0.0.0.0:9464 --progress json ");
@@ -653,6 +654,8 @@ TEST(S14Reconcile, AJobThatRunsTooLongFails) {
 TEST(S15Reconcile, SuspendedJobsKeepPlanAndClaimAndPassTheBarrierAgain) {
   ModelCluster cluster(Job());
   Start(&cluster);
+  cluster.EndPod("resnet-node-0", 1);
+  Start(&cluster);
   cluster.mutable_job()["spec"]["runPolicy"] = {{"suspend", true}};
   cluster.Settle();
   EXPECT_EQ(cluster.status().phase, Phase::kSuspended);
@@ -661,6 +664,7 @@ TEST(S15Reconcile, SuspendedJobsKeepPlanAndClaimAndPassTheBarrierAgain) {
   EXPECT_NE(cluster.Get("ConfigMap/resnet-plan"), nullptr);
   EXPECT_NE(cluster.Get("PersistentVolumeClaim/resnet-checkpoints"), nullptr);
   EXPECT_FALSE(cluster.IsTrue("Started"));
+  EXPECT_EQ(cluster.status().attempt, 3) << "above the pod of 2 that the failure made";
   cluster.Advance(100'000);
   cluster.mutable_job()["spec"]["runPolicy"] = {{"suspend", false}, {"startDeadlineSeconds", 600}};
   cluster.Settle();
@@ -668,7 +672,9 @@ TEST(S15Reconcile, SuspendedJobsKeepPlanAndClaimAndPassTheBarrierAgain) {
   cluster.MakeReady();
   cluster.Settle();
   EXPECT_EQ(cluster.status().phase, Phase::kRunning);
-  EXPECT_THAT(cluster.created["resnet-node-0"], ElementsAre(1, 2));
+  EXPECT_THAT(cluster.created["resnet-node-0"], ElementsAre(1, 2, 4));
+  EXPECT_THAT(CommandOf((*cluster.Get("StatefulSet/resnet-server"))["spec"]["template"], 0),
+              HasSubstr("--min-incarnation 3 "));
   EXPECT_EQ(cluster.status().nodes[0].disruptions, 0) << "what the operator deletes is no disruption";
 }
 

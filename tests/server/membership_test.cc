@@ -50,6 +50,21 @@ TEST(Membership, EnoughWorkersStartWithoutTheOthersWhenNoneCame) {
   EXPECT_EQ(*membership.Join(of_three(1), At(200'000)), Admission::kNew);
 }
 
+TEST(Membership, WorkersOfAnEarlierAttemptOfTheJobAreRefused) {
+  Membership membership("mnist", 2, 2);
+  membership.SetMinIncarnation(5);
+  const Status older = membership.Join(Worker(1, 4), At(0)).status();
+  EXPECT_EQ(
+      older.ToString(),
+      "AlreadyExists: rank 1 has incarnation 4, and is of an earlier attempt of the job: this server takes 5 "
+      "and later (--min-incarnation)");
+  EXPECT_EQ(membership.Join(Unnumbered(1), At(0)).status().code(), StatusCode::kAlreadyExists);
+  EXPECT_FALSE(membership.IsJoined(1));
+  EXPECT_EQ(*membership.Join(Worker(1, 5), At(0)), Admission::kNew);
+  membership.Reset();
+  EXPECT_FALSE(membership.Join(Worker(1, 4), At(0)).ok()) << "the server's next job, too";
+}
+
 TEST(Membership, ASecondWorkerOfARankIsInOnlyWhenTheFirstIsSilent) {
   Membership membership("mnist", 2, 2);
   ASSERT_TRUE(membership.Join(Worker(1), At(0)).ok());
