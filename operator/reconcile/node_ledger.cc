@@ -102,7 +102,9 @@ void NodeLedger::CountNode(size_t rank, bool* release) {
     // What ends while it is deleted was told to.
     const bool own = pod.fate == PodFate::kFailed && !pod.deleting_until;
     return Again(rank, own,
-                 own ? "exit code " + std::to_string(pod.exit_code.value_or(0)) : "evicted or deleted");
+                 !own              ? "evicted or deleted"
+                 : pod.key_refused ? KeyTaken()
+                                   : "exit code " + std::to_string(pod.exit_code.value_or(0)));
   }
   node.phase = pod.fate == PodFate::kReady ? NodePhase::kReady : NodePhase::kStarting;
   node.pod_ip = pod.ip;

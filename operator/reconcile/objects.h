@@ -45,6 +45,7 @@ struct WorkerPodParts {
   size_t rank = 0;
   int64_t incarnation = 0;
   std::string server_address;
+  std::string hex_key;
 };
 Json WorkerPod(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan,
                const Settings& settings, const WorkerPodParts& parts, const Owner& owner);
