@@ -176,8 +176,11 @@ Owner JobOwner(const TrainingJob& job) {
 }
 
 Owner AnchorOwner(const std::string& cluster, const Json& anchor) {
-  return {cluster, Reference("v1", "ConfigMap", TextAt(anchor, {"metadata", "name"}),
-                             TextAt(anchor, {"metadata", "uid"}))};
+  Owner owner{cluster, Reference("v1", "ConfigMap", TextAt(anchor, {"metadata", "name"}),
+                                 TextAt(anchor, {"metadata", "uid"}))};
+  // Clusters that check it want the right to update configmaps/finalizers for it, which a site does not give.
+  owner.reference.erase("blockOwnerDeletion");
+  return owner;
 }
 
 Json Anchor(const TrainingJob& job) {

@@ -714,6 +714,8 @@ TEST(S16Reconcile, SeveralClustersWorkOnOneJobAndLetItGo) {
   EXPECT_THAT(CommandOf(*cluster.Get("Pod/resnet-node-0"), 0),
               HasSubstr("--server resnet-server.team.svc:7700"));
   EXPECT_EQ((*pod)["metadata"]["ownerReferences"][0]["name"], "resnet-anchor");
+  EXPECT_FALSE((*pod)["metadata"]["ownerReferences"][0].contains("blockOwnerDeletion"))
+      << "takes a right more";
   EXPECT_NE(cluster.Get("ConfigMap/resnet-plan", "fra"), nullptr);
   EXPECT_NE(cluster.Get("Secret/resnet-key", "fra"), nullptr);
 
