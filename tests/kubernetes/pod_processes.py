@@ -11,7 +11,8 @@ What differs from a machine with a kubelet:
 - There are no images: programs are found in LONGHAUL_PROGRAMS and PATH. Processes see the files of the host, so that paths of mounts are
   replaced by their folders in commands, environment, hooks and probes.
 - A pod's address is one of 127.1.0.0/16, and the processes listen there instead of at 0.0.0.0. With `site` all of it happens in the
-  network namespace of a longhaul-wan site; there a pod behind a Service of type LoadBalancer has the site's address, and is its balancer.
+  network namespace of a longhaul-wan site; there a Service of type LoadBalancer has the site's address, its pod listens at the Service's
+  port of all addresses, and names lead to the site's.
 - Names of Services are no DNS names: each pod has an /etc/hosts of its own (a mount namespace; this takes root), in which they stand with
   the addresses that they have by now. A server whose pod has moved is found again as in a cluster, by looking its name up.
 - Processes run as the user of the test, whatever securityContext says, and liveness and startup probes are not asked.
@@ -258,10 +259,13 @@ class Machines:
 
     def hosts(self):
         lines = ["127.0.0.1 localhost"]
-        alive = [pod for pod in self.pods.values() if pod.address and "deletionTimestamp" not in pod.thing["metadata"]]
+        alive = [pod for pod in self.pods.values() if "deletionTimestamp" not in pod.thing["metadata"]]
+        balanced = [service for service in self.services if service["spec"].get("type") == "LoadBalancer"]
         for service in self.services:
             namespace, name = name_of(service)
-            lines += [f"{pod.address} {name}.{namespace}.svc {name}.{namespace}.svc.cluster.local" for pod in alive if selects(service, pod.thing)]
+            for pod in [pod for pod in alive if selects(service, pod.thing)]:
+                address = self.address if any(selects(one, pod.thing) for one in balanced) else pod.address
+                lines.append(f"{address} {name}.{namespace}.svc {name}.{namespace}.svc.cluster.local")
         return "\n".join(lines) + "\n"
 
     # --- For tests.
@@ -351,8 +355,7 @@ class Pod:
     def __init__(self, machines, thing):
         self.machines, self.thing = machines, thing
         number = next(machines.numbers)
-        balanced = machines.namespace is not None and thing["metadata"].get("labels", {}).get("longhaul.dev/role") == "server"
-        self.address = machines.address if balanced else f"127.1.{number // 250}.{number % 250 + 1}"
+        self.address = f"127.1.{number // 250}.{number % 250 + 1}"
         self.folder = machines.folder / "{}-{}-{}".format(number, *name_of(thing))
         self.folder.mkdir()
         (self.folder / "resolv.conf").write_text("")
@@ -422,7 +425,9 @@ class Pod:
         for mount in sorted(container.get("volumeMounts", []), key=lambda one: -len(one["mountPath"])):
             folder = self.volumes[mount["name"]] / mount.get("subPath", "")
             text = re.sub(re.escape(mount["mountPath"]) + r"(?![\w-])", str(folder), text)
-        return text.replace("0.0.0.0:", self.address + ":")
+        # Behind a balancer: at all addresses.
+        public = [port["containerPort"] for port in container.get("ports", []) if port.get("protocol") == "UDP"] if self.machines.namespace else []
+        return re.sub(r"0\.0\.0\.0:(?!(?:" + "|".join(map(str, public or ["none"])) + r")\b)", self.address + ":", text)
 
     def environment(self, container):
         found = {"PATH": os.environ.get("LONGHAUL_PROGRAMS", "") + ":" + os.environ["PATH"], "HOME": str(self.folder), "LANG": "C.UTF-8"}
@@ -450,11 +455,24 @@ class Pod:
                 process.kill()
         return process.wait() == 0
 
+    def run_hook(self, container, name, hook, until=None):
+        """until: that of a pod that is being deleted, whose hook ends with its container."""
+        # A container's first process is 1 for it.
+        words = [re.sub(r"\b(kill -\w+) 1\b", rf"\1 {container.process.pid}", word) for word in hook["command"]]
+        spec = {**container.spec, "name": f"{container.spec['name']}.{name}", "command": words, "args": []}
+        if until is None:
+            return self.run_to_end(spec)
+        process = self.launch(spec["command"], spec)
+        while process.poll() is None and container.running() and time.monotonic() < until and not self.gone.wait(TURN_SECONDS):
+            pass
+        process.kill()
+        return process.wait() == 0
+
     def start(self, container):
         spec = container.spec
         container.process, container.code, container.ready = self.launch(spec["command"] + spec.get("args", []), spec), None, False
         hook = spec.get("lifecycle", {}).get("postStart", {}).get("exec")
-        if hook and not self.run_to_end({**spec, "name": spec["name"] + ".hook", "command": hook["command"], "args": []}):
+        if hook and not self.run_hook(container, "postStart", hook):
             self.kill(container)
 
     def kill(self, container):
@@ -508,7 +526,7 @@ class Pod:
         probe = container.spec.get("readinessProbe")
         if not container.running():
             return
-        good = probe is None or (self.get(probe["httpGet"]) if "httpGet" in probe else self.execute(probe["exec"], container))
+        good = probe is None or (self.get(probe["httpGet"]) if "httpGet" in probe else self.run_hook(container, "probe", probe["exec"]))
         container.failures = 0 if good else container.failures + 1
         if good:
             container.ready = True
@@ -523,15 +541,14 @@ class Pod:
         except OSError:
             return False
 
-    def execute(self, hook, container):
-        return self.run_to_end({**container.spec, "name": container.spec["name"] + ".probe", "command": hook["command"], "args": []})
-
     def end_in_order(self):
-        grace = self.thing["metadata"].get("deletionGracePeriodSeconds", 30)
+        until = time.monotonic() + self.thing["metadata"].get("deletionGracePeriodSeconds", 30)
         for container in self.containers:
+            hook = container.spec.get("lifecycle", {}).get("preStop", {}).get("exec")
+            if hook and container.running():
+                self.run_hook(container, "preStop", hook, until)
             if container.running():
                 container.process.terminate()
-        until = time.monotonic() + grace
         while any(container.running() for container in self.containers) and time.monotonic() < until:
             if self.gone.wait(TURN_SECONDS):
                 return None
@@ -553,6 +570,3 @@ def claim(name, size="1Gi"):
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
             "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}}
 
-
-def root():
-    return pathlib.Path(os.environ["LONGHAUL_PROGRAMS"])

@@ -96,7 +96,9 @@ class Operator:
         assert eventually(lambda: self.metric("leads") == 1, seconds=30), self.words()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            print(self.words())
         self.end(signal.SIGTERM)
 
     def end(self, by):
@@ -588,6 +590,23 @@ def give_data(plane, machines):
     plane.ask("POST", "/api/v1/namespaces/training/persistentvolumeclaims", claim("images"))
 
 
+# Trains until it is told to end, by a file among its data.
+UNTIL_TOLD = """#!/usr/bin/python3
+import os, time, longhaul, numpy
+with longhaul.connect() as client:
+    weights = numpy.zeros(10000, numpy.float32)
+    tensor = client.declare("weights", initial=weights, optimizer="sgd:lr=0.1")
+    while not os.path.exists(os.environ["DATA"] + "/stop-{name}"):
+        client.push_pull(tensor, numpy.ones(10000, numpy.float32), weights).wait()
+        time.sleep(0.1)
+"""
+
+
+def tell_to_end(name, *all_machines):
+    for machines in all_machines:
+        (machines.claim_folder("training", "images") / f"stop-{name}").touch()
+
+
 def lines(machines, pod, container, event):
     """Of its log: the JSON lines with this event."""
     found = []
@@ -599,22 +618,193 @@ def lines(machines, pod, container, event):
     return found
 
 
-def last_round(machines, name):
-    return max([one.get("round", 0) for one in lines(machines, f"{name}-server-0", "server", "round")] or [0])
+ROUNDS = 600
+
+
+def rounds(machines, name):
+    """Of the server's log, in its order, over all its pods."""
+    return [one["round"] for one in lines(machines, f"{name}-server-0", "server", "round")]
+
+
+def trains_to(machines, name, least, seconds=60):
+    assert eventually(lambda: max(rounds(machines, name), default=0) >= least, seconds), machines.log("training", f"{name}-server-0", "server")[-3000:]
 
 
 @needs_processes
-def test_s12_s13_two_nodes_train_and_a_server_that_moves_goes_on(plane):
+def test_s12_s13_s15_two_nodes_train_through_a_lost_server_and_a_lost_node(plane):
     training_profile(plane, "train")
-    with Operator(plane) as operator, Machines(plane, {"a": 3, "b": 3}, processes=True) as machines:
+    with Operator(plane), Machines(plane, {"a": 3, "b": 3}, processes=True) as machines:
         give_data(plane, machines)
-        submit(plane, training("train", "train", 400))
+        submit(plane, training("train", "train", ROUNDS))
         reaches(plane, "train", "Running")
-        print(machines.log("training", "train-server-0", "server")[-3000:])
-        print(machines.log("training", "train-node-0", "engine")[-3000:])
-        print(machines.log("training", "train-node-0", "trainer")[-3000:])
-        time.sleep(10)
-        print(last_round(machines, "train"))
-        print(machines.log("training", "train-server-0", "server")[-3000:])
-        print(machines.log("training", "train-node-0", "trainer")[-3000:])
+        trains_to(machines, "train", 100)
+        # The server's pod goes: another address, the same claim.
+        [before] = pods(plane, "train", "server")
+        plane.ask("DELETE", "/api/v1/namespaces/training/pods/train-server-0")
+        assert eventually(lambda: [pod["metadata"]["uid"] for pod in pods(plane, "train", "server")] not in ([], [before["metadata"]["uid"]]))
+        acknowledged = max(rounds(machines, "train"))
+        trains_to(machines, "train", acknowledged + 100)
+        [after] = pods(plane, "train", "server")
+        assert before["status"]["podIP"] != after["status"]["podIP"]
+        assert all(node["retries"] == node["disruptions"] == 0 for node in status(plane, "train")["nodes"])
+        # A node's processes go.
+        machines.find("training", "train-node-1").kill_now()
+        assert eventually(lambda: status(plane, "train")["nodes"][1]["retries"] == 1)
+        assert "NodeFailed" in events(plane, "train")
         reaches(plane, "train", "Succeeded", seconds=120)
+        said = status(plane, "train")
+        assert [(node["retries"], node["disruptions"]) for node in said["nodes"]] == [(0, 0), (1, 0)] and said["progress"]["round"] > 0
+        joined = [(one["rank"], one["incarnation"]) for one in lines(machines, "train-server-0", "server", "join")]
+        assert (1, 1) in joined and (1, 2) in joined, joined
+        # Each process counts its own.
+        assert len(rounds(machines, "train")) == ROUNDS, "a round is missing, or was done twice"
+        trained = [one for node in (0, 1) for one in lines(machines, f"train-node-{node}", "trainer", "round")]
+        figure("S12, S13, S15: a training in processes", nodes="2 x 3 ranks", rounds=ROUNDS, rounds_lost=0, server_pod_deleted_at_round=acknowledged,
+               node_killed="1 retry", loss=f"{trained[0]['training_loss']:.2f} -> {trained[-1]['training_loss']:.2f}")
+        delete(plane, "train")
+
+
+# --- Several clusters: one job over two sites, each with a control plane of its own, and a WAN between them.
+SITES = ("A", "B")
+WAN = {"--rate": "50mbit", "--delay": "25ms", "--loss": "1%"}  # each way: a round trip of 50 ms
+
+
+@pytest.fixture(scope="module")
+def wan(tmp_path_factory):
+    """{site: (address, network namespace)} of a longhaul-wan, which cleans up after itself, also when it is killed."""
+    folder = tmp_path_factory.mktemp("wan")
+    tag = f"t2_{os.getpid()}"
+    command = [str(PROGRAMS / "longhaul-wan"), "up", "--sites", ",".join(SITES), "--tag", tag, "--state-dir", str(folder), "--quiet",
+               *[word for pair in WAN.items() for word in pair]]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, preexec_fn=dies_with_its_parent)
+    try:
+        assert eventually(lambda: (folder / f"{tag}.json").exists() or process.poll() is not None) and process.poll() is None
+        state = json.loads((folder / f"{tag}.json").read_text())
+        yield {site["name"]: (site["address"], site["namespace_path"]) for site in state["sites"]}
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def sites(wan):
+    """The job's own cluster in site A, and the other one in B, whose kubeconfig stands in a Secret of A's."""
+    with contextlib.ExitStack() as stack:
+        home, away = (stack.enter_context(ControlPlane(address=wan[site][0], namespace=wan[site][1])) for site in SITES)
+        install(home)
+        for thing in load("examples/permission.yaml")[:1] + load("rbac/remote-site.yaml"):
+            code, words = away.kubectl("apply", "-f", "-", text=json.dumps(thing))
+            assert code == 0, words
+        code, words = home.kubectl("apply", "-f", str(FOLDER / "rbac/site.yaml"))
+        assert code == 0, words
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "site-frankfurt"},
+                  "stringData": {"kubeconfig": away.kubeconfig_without_files("site")}}
+        assert home.ask("POST", "/api/v1/namespaces/training/secrets", secret)[0] == 201
+        training_profile(home, "wan")
+        yield home, away
+
+
+def over_sites(name, count, **spec):
+    quotas = [{"name": "amsterdam", "gpus": 3}, {"name": "frankfurt", "gpus": 3, "kubeconfigSecret": "site-frankfurt"}]
+    return training(name, "wan", count, sites=quotas, **{"server": {"expose": "LoadBalancer", "storage": {"size": "1Gi"}}, **spec})
+
+
+@contextlib.contextmanager
+def machines_of(sites, wan):
+    home, away = sites
+    with Machines(home, {"a": 6}, processes=True, site=wan["A"]) as here, Machines(away, {"b": 6}, processes=True, site=wan["B"]) as there:
+        for plane, machines in ((home, here), (away, there)):
+            give_data(plane, machines)
+        yield here, there
+
+
+@needs_processes
+def test_one_job_over_two_clusters_and_a_wan(sites, wan):
+    home, away = sites
+    with Operator(home, namespace=wan["A"][1]), machines_of(sites, wan) as (here, there):
+        begun = time.monotonic()
+        submit(home, over_sites("wide", 100))
+        reaches(home, "wide", "Running")
+        [mine], [other] = pods(home, "wide"), pods(away, "wide")
+        assert mine["metadata"]["labels"]["longhaul.dev/site"] == "amsterdam" and other["metadata"]["labels"]["longhaul.dev/site"] == "frankfurt"
+        assert [owner["name"] for owner in other["metadata"]["ownerReferences"]] == ["wide-anchor"]
+        assert f"{wan['A'][0]}:7700" in other["spec"]["containers"][0]["command"]
+        reaches(home, "wide", "Succeeded", seconds=120)
+        seconds = time.monotonic() - begun
+        assert [(node["site"], node["phase"], node["retries"]) for node in status(home, "wide")["nodes"]] == \
+            [("amsterdam", "Succeeded", 0), ("frankfurt", "Succeeded", 0)]
+        assert [one["contributors"] for one in lines(here, "wide-server-0", "server", "round")] == [2] * 100
+        figure("two clusters, one job", wan=", ".join(f"{key[2:]} {value}" for key, value in WAN.items()) + " each way", rounds=100,
+               ends="Succeeded", seconds=f"{seconds:.0f}")
+        delete(home, "wide")
+        assert eventually(lambda: not pods(away, "wide") and read(away, "/api/v1/namespaces/training/configmaps/wide-anchor") is None)
+
+
+@needs_processes
+def test_a_site_that_goes_away_is_named_and_the_job_goes_on_or_waits(sites, wan):
+    home, away = sites
+    names = ("elastic", "patient")
+    with Operator(home, namespace=wan["A"][1]), machines_of(sites, wan) as (here, there):
+        for name, port in zip(names, (7700, 7701)):
+            one = over_sites(name, 0, server={"expose": "LoadBalancer", "port": port, "storage": {"size": "1Gi"}},
+                             **({"elastic": {"minNodes": 1}} if name == "elastic" else {}))
+            one["spec"]["script"] = {"inline": UNTIL_TOLD.replace("{name}", name)}
+            submit(home, one)
+        for name in names:
+            reaches(home, name, "Running")
+            trains_to(here, name, 10)
+        # The API server of B and all that runs there.
+        away.kill_api_server()
+        gone = time.monotonic()
+        for name in names:
+            there.find("training", f"{name}-node-1").kill_now()
+        for name in names:
+            assert eventually(lambda name=name: condition(home, name, "Degraded").get("reason") == "SiteUnreachable"), status(home, name)
+            assert "site frankfurt does not answer" in condition(home, name, "Degraded")["message"]
+        named = time.monotonic() - gone
+        before = {name: max(rounds(here, name)) for name in names}
+        for name in names:
+            trains_to(here, name, before[name] + 50)
+        tell_to_end("elastic", here)
+        reaches(home, "elastic", "Succeeded", seconds=120)
+        ended = time.monotonic() - gone
+        assert [node["phase"] for node in status(home, "elastic")["nodes"]] == ["Succeeded", "Lost"]
+        # The other one waits, and goes on when the site is back.
+        assert phase(home, "patient") in ("Running", "Restarting") and condition(home, "patient", "Degraded")["status"] == "True"
+        away.start_api_server()
+        assert eventually(lambda: condition(home, "patient", "Degraded").get("status") == "False")
+        assert eventually(lambda: status(home, "patient")["nodes"][1]["retries"] == 1)
+        reaches(home, "patient", "Running")
+        assert eventually(lambda: (1, 2) in [(one["rank"], one["incarnation"]) for one in lines(here, "patient-server-0", "server", "join")])
+        tell_to_end("patient", here, there)
+        reaches(home, "patient", "Succeeded", seconds=60)
+        assert [(node["phase"], node["retries"]) for node in status(home, "patient")["nodes"]] == [("Succeeded", 0), ("Succeeded", 1)]
+        figure("a site goes away", named_after=f"{named:.0f} s", elastic=f"Succeeded without it, after {ended:.0f} s",
+               not_elastic="waited, 1 retry, Succeeded")
+        delete(home, *names)
+
+
+# --- A thousand jobs.
+def test_a_thousand_jobs_are_queued(plane):
+    """None has GPUs: plans, claims to names, servers and pods are made, and the pods wait."""
+    count = int(os.environ.get("LONGHAUL_JOBS", 1000))
+    profile(plane, "queue", maxGPUs=3)
+    with Operator(plane) as operator, Machines(plane, {"a": 0}):
+        before = {name: operator.metric(name) or 0 for name in ("api_requests_total", "reconciles_total")}
+        begun = time.monotonic()
+        submit(plane, *[job(f"queued-{index}", "queue", 3) for index in range(count)])
+        submitted = time.monotonic() - begun
+
+        def waiting():
+            found = read(plane, "/api/v1/pods?labelSelector=longhaul.dev/role%3Dworker&fieldSelector=status.phase%3DPending&limit=1")
+            return len(found["items"]) + found["metadata"].get("remainingItemCount", 0) >= count
+        assert eventually(waiting, seconds=300, every=1), operator.words()
+        wall = time.monotonic() - begun
+        time.sleep(2)
+        after = {name: operator.metric(name) - value for name, value in before.items()}
+        now_bytes, most_bytes = operator.memory()
+        figure("1,000 jobs queued", jobs=count, submitted_in=f"{submitted:.0f} s", all_pods_there_after=f"{wall:.0f} s",
+               reconcile_p50=f"{1000 * operator.metric('reconcile_p50'):.1f} ms", reconcile_p99=f"{1000 * operator.metric('reconcile_p99'):.1f} ms",
+               API_calls_per_job=f"{after['api_requests_total'] / count:.1f}", reconciles_per_job=f"{after['reconciles_total'] / count:.1f}",
+               memory=f"{now_bytes / 2**20:.0f} MB, at most {most_bytes / 2**20:.0f} MB")
+        assert most_bytes <= 50 * 2**20
