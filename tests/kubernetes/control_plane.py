@@ -41,9 +41,9 @@ USERS = {"admin": ("admin", "system:masters"),
 READY_SECONDS = 120
 
 
-def cache():
-    """The folder of `tools/dev kube`, None where there is no control plane in it."""
-    asked = subprocess.run([sys.executable, str(ROOT / "tools/kube"), "--where"], capture_output=True, text=True)
+def cache(pods=False):
+    """The folder of `tools/dev kube`, None where there is no control plane in it (pods: nothing that runs pods)."""
+    asked = subprocess.run([sys.executable, str(ROOT / "tools/kube"), "--where", *(["--pods"] if pods else [])], capture_output=True, text=True)
     return pathlib.Path(asked.stdout.strip()) if asked.returncode == 0 else None
 
 
@@ -84,12 +84,13 @@ def dies_with_its_parent():
 class ControlPlane:
     """REQUIRES: `tools/dev kube` has been run. Use it with `with`."""
 
-    def __init__(self, folder=None, api_only=False, address="127.0.0.1", namespace=None):
+    def __init__(self, folder=None, api_only=False, address="127.0.0.1", namespace=None, port=None, flags=()):
         binaries = cache()
         if binaries is None:
             raise Failed("there is no control plane; `tools/dev kube` prepares one")
         self.bin = binaries / "bin"
-        self.api_only, self.address, self.namespace = api_only, address, namespace
+        self.api_only, self.address, self.namespace, self.port = api_only, address, namespace, port
+        self.flags = flags  # of the API server
         self.own_folder = folder is None
         self.folder = pathlib.Path(folder or tempfile.mkdtemp(prefix="longhaul-kube-"))
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -165,7 +166,7 @@ class ControlPlane:
 
     def start(self):
         self.make_certificates()
-        self.client_port, self.peer_port, self.port = free_port(), free_port(), free_port()
+        self.client_port, self.peer_port, self.port = free_port(), free_port(), self.port or free_port()
         self.server = f"https://{self.address}:{self.port}"
         self.write_kubeconfigs()
         self.start_etcd()
@@ -192,7 +193,7 @@ class ControlPlane:
                  "--anonymous-auth=false", "--service-cluster-ip-range=10.97.0.0/24", "--endpoint-reconciler-type=none",
                  "--service-account-issuer=https://kubernetes.default.svc", f"--service-account-signing-key-file={folder}/accounts.key",
                  f"--service-account-key-file={folder}/accounts.key", "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
-                 "--allow-privileged=true")
+                 "--allow-privileged=true", *self.flags)
         self.wait_until_ready()
 
     def stop_api_server(self):
