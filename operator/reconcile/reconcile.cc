@@ -14,6 +14,8 @@ constexpr Duration kCompletion = std::chrono::minutes(2);
 // A site's silence until an elastic job whose other nodes have finished ends without it: longer than an API
 // server needs to start again, and than the server waits for a member.
 constexpr Duration kSiteGone = std::chrono::minutes(1);
+// Of a job that trains nothing changes but its rounds: they are asked for again.
+constexpr Duration kRounds = std::chrono::seconds(30);
 constexpr Instant WholeSeconds(Instant now) {
   return Instant::FromNanoseconds(now.nanoseconds() / 1'000'000'000 * 1'000'000'000);
 }
@@ -310,6 +312,7 @@ void Pass::Assess() {
     if (!started()) next_.start_time = now_;
     Set("Started", true, "Started", "every node is ready: the server starts the rounds");
     To(Phase::kRunning, "Running", std::to_string(ready) + " nodes train");
+    RequeueIn(kRounds);
     return;
   }
   if (!started()) {

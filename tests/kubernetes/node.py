@@ -32,7 +32,7 @@ import tempfile
 import threading
 import time
 
-from control_plane import ControlPlane, Failed, cache, dies_with_its_parent, within
+from control_plane import ControlPlane, Failed, cache, command_within, dies_with_its_parent, within
 
 NAME = "machine"
 GPU = "nvidia.com/gpu"
@@ -160,7 +160,7 @@ class Node:
             folder=self.folder / "plane", address=API_ADDRESS, namespace=self.network, port=443,
             flags=["--kubelet-preferred-address-types=InternalIP", "--enable-aggregator-routing=true"]))
         self.start_containerd()
-        self.add_image("localhost/pause:1", {"/bin/busybox": self.packages / "bin/busybox"}, command=[
+        self.add_image("localhost/pause:1", {"/bin/busybox": self.packages / "bin/busybox"}, Entrypoint=[
             "/bin/busybox", "sh", "-c", "trap 'exit 0' TERM; while :; do /bin/busybox sleep 3600 & wait $!; done"])
         self.start_kubelet()
 
@@ -190,6 +190,10 @@ class Node:
             if time.monotonic() > end or process.poll() is not None:
                 raise Failed(f"{name} is not ready:\n{self.tail(name)}")
             time.sleep(0.1)
+
+    def kubectl_command(self, *words):
+        """For what goes on beside a test; else plane.kubectl()."""
+        return [*command_within(self.network), str(self.bin / "kubectl"), f"--kubeconfig={self.plane.kubeconfig('admin')}", *words]
 
     # --- containerd.
     def start_containerd(self):
@@ -261,8 +265,8 @@ BinaryName = "{self.packages}/usr/sbin/runc"
         self.wait_for(ready, "kubelet", daemon)
 
     # --- Images.
-    def add_image(self, name, files, command, user="65532:65532", links=None):
-        """An image of one layer: {path in it: file of this machine}, with what ELF files are linked to."""
+    def add_image(self, name, files, links=None, **config):
+        """An image of one layer: {path in it: file of this machine, or bytes}, with what ELF files are linked to."""
         layer = io.BytesIO()
         with tarfile.open(fileobj=layer, mode="w") as archive:
             def entry(path, kind, mode=0o755, target="", data=b""):
@@ -281,7 +285,7 @@ BinaryName = "{self.packages}/usr/sbin/runc"
                 entry(path, tarfile.REGTYPE, 0o755, data=file if isinstance(file, bytes) else pathlib.Path(file).read_bytes())
         content = layer.getvalue()
         config = json.dumps({"architecture": "amd64", "os": "linux", "config": {
-            "User": user, "Cmd": command, "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},
+            "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"], **config},
             "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(content).hexdigest()]}}).encode()
         manifest = json.dumps([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]).encode()
         file = self.folder / "image.tar"
@@ -373,8 +377,7 @@ def main():
         return 1
     try:
         with Node() as node:
-            print(json.dumps({"folder": str(node.folder), "kubectl": " ".join(
-                ["nsenter", f"--net={node.network}", str(node.bin / "kubectl"), "--kubeconfig", str(node.plane.kubeconfig("admin"))])}), flush=True)
+            print(json.dumps({"folder": str(node.folder), "kubectl": " ".join(node.kubectl_command())}), flush=True)
             sys.stdin.read()
     except KeyboardInterrupt:
         pass

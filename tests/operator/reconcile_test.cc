@@ -254,6 +254,13 @@ TEST(S2Reconcile, ABadTemplateAndABadSpecFailAndAMissingProfileIsWaitedFor) {
   EXPECT_EQ(missing.status().phase, Phase::kRunning);
 }
 
+TEST(S12Reconcile, TheRoundsOfAJobThatTrainsAreAskedForAgain) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  ASSERT_EQ(cluster.status().phase, Phase::kRunning);
+  EXPECT_LE(cluster.Reconciled().requeue_after.value_or(std::chrono::hours(1)), std::chrono::seconds(30));
+}
+
 TEST(S11Reconcile, StartsOnlyWhenTheServerAndEveryNodeAreReady) {
   ModelCluster cluster(Job());
   for (int i = 0; i < 4; ++i) cluster.Reconciled();  // without controllers: the server never becomes ready
