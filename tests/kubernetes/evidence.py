@@ -19,7 +19,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Of a tier: its test, which writes the file, and what else decides what it shows.
 TIERS = {"t2": ["tests/kubernetes/test_operator.py", "tests/kubernetes/pod_processes.py", "tests/kubernetes/control_plane.py"],
-         "t3": ["tests/kubernetes/test_pods.py", "tests/kubernetes/control_plane.py"]}
+         "t3": ["tests/kubernetes/test_pods.py", "tests/kubernetes/node.py", "tests/kubernetes/control_plane.py",
+                "deploy/containers/operator.containerfile", "deploy/containers/worker.containerfile"]}
 FOLDERS = ["operator", "deploy/kubernetes"]
 
 

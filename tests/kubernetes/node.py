@@ -133,7 +133,8 @@ class Node:
             (group / "cgroup.procs").write_text(str(os.getpid()))
 
     def start(self):
-        tidy = subprocess.Popen(["sh", "-c", TIDY, "tidy", str(self.folder), *map(str, self.groups)], stdin=subprocess.PIPE, start_new_session=True)
+        tidy = subprocess.Popen(["sh", "-c", TIDY, "tidy", str(self.folder), *map(str, self.groups)], stdin=subprocess.PIPE,
+                                start_new_session=True)
         self.stack.callback(tidy.wait)
         self.stack.callback(tidy.stdin.close)
         for group in self.groups:
@@ -176,7 +177,8 @@ class Node:
     def daemon(self, name, *command):
         env = {**os.environ, "PATH": f"{self.packages}/usr/bin:{self.packages}/usr/sbin:{os.environ['PATH']}"}
         with open(self.folder / f"{name}.log", "ab") as log:
-            process = subprocess.Popen(self.inside(*command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, preexec_fn=self.join)
+            process = subprocess.Popen(self.inside(*command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env,
+                                       preexec_fn=self.join)
         self.stack.callback(process.wait)
         self.stack.callback(process.kill)
         return process
@@ -200,8 +202,8 @@ class Node:
         cni = self.folder / "cni"
         cni.mkdir()
         (cni / "10-pods.conflist").write_text(json.dumps({"cniVersion": "0.4.0", "name": "pods", "plugins": [
-            {"type": "ptp", "mtu": 1400, "ipam": {"type": "host-local", "dataDir": str(self.folder / "ipam"), "ranges": [[{"subnet": PODS}]],
-                                                  "routes": [{"dst": "0.0.0.0/0"}]}}]}))
+            {"type": "ptp", "mtu": 1400, "ipam": {"type": "host-local", "dataDir": str(self.folder / "ipam"),
+                                                  "ranges": [[{"subnet": PODS}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}))
         (self.folder / "containerd.toml").write_text(f"""
 version = 2
 root = "{self.folder}/containerd"
@@ -243,8 +245,8 @@ BinaryName = "{self.packages}/usr/sbin/runc"
             "cgroupDriver": "cgroupfs", "cgroupsPerQOS": False, "enforceNodeAllocatable": [], "makeIPTablesUtilChains": False,
             "protectKernelDefaults": True, "failSwapOn": False, "oomScoreAdj": 0, "maxOpenFiles": 10000,
             "clusterDNS": [DNS_ADDRESS], "clusterDomain": "cluster.local", "resolvConf": str(self.folder / "resolv.conf"),
-            "volumePluginDir": str(self.folder / "plugins"), "evictionHard": {"memory.available": "1Mi"}, "imageGCHighThresholdPercent": 100,
-            "kubeAPIQPS": 100, "kubeAPIBurst": 200, "nodeStatusUpdateFrequency": "2s"}))
+            "volumePluginDir": str(self.folder / "plugins"), "evictionHard": {"memory.available": "1Mi"},
+            "imageGCHighThresholdPercent": 100, "kubeAPIQPS": 100, "kubeAPIBurst": 200, "nodeStatusUpdateFrequency": "2s"}))
         daemon = self.daemon("kubelet", self.bin / "kubelet", f"--config={self.folder}/kubelet.yaml", f"--root-dir={self.folder}/kubelet",
                              f"--cert-dir={self.folder}/pki", f"--kubeconfig={self.plane.kubeconfig('admin')}", "--container-runtime=remote",
                              f"--container-runtime-endpoint=unix://{self.folder}/containerd.sock", f"--node-ip={NODE_ADDRESS}",
@@ -349,7 +351,7 @@ BinaryName = "{self.packages}/usr/sbin/runc"
             at += 1 + question[at]
         kind = struct.unpack(">H", question[at + 1:at + 3])[0]
         found = self.addresses(words)
-        records = b"".join(b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 0, 4) + socket.inet_aton(address) for address in found or [] if kind == 1)
+        records = b"".join(b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 0, 4) + socket.inet_aton(one) for one in found or [] if kind == 1)
         refusal = 3 if found is None else 0  # no such name
         return (question[:2] + struct.pack(">HHHHH", 0x8580 | refusal, 1, len(records) // 16, 0, 0) + question[12:at + 5] + records)
 
@@ -360,7 +362,8 @@ BinaryName = "{self.packages}/usr/sbin/runc"
         code, endpoints = self.plane.ask("GET", f"/api/v1/namespaces/{namespace}/endpoints/{service}")
         if code != 200:
             return None
-        return [one["ip"] for subset in endpoints.get("subsets", []) for one in subset.get("addresses", []) if not host or host == [one.get("hostname")]]
+        found = [one for subset in endpoints.get("subsets", []) for one in subset.get("addresses", [])]
+        return [one["ip"] for one in found if not host or host == [one.get("hostname")]]
 
 
 def libraries_of(files):
