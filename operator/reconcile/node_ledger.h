@@ -15,6 +15,8 @@ class NodeLedger : protected Draft {
   // done.
   bool CountNodes();
   size_t CountOf(NodePhase phase) const;
+  // As many as elastic.minNodes asks for; false without it.
+  bool EnoughFor(size_t nodes) const;
   // Of a node's pod: higher than that of every pod before it.
   int64_t Incarnation(const NodeStatus& node) const;
   // Nodes that are still to finish after others have, where none of them trains and one is tried again; else
@@ -30,8 +32,6 @@ class NodeLedger : protected Draft {
   void Again(size_t rank, bool own_failure, const std::string& why);
   void Lose(size_t rank);
   void ReleaseGang();
-  // As many as elastic.minNodes asks for; false without it.
-  bool EnoughFor(size_t nodes) const;
 };
 
 }  // namespace longhaul::kube
