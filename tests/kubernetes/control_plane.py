@@ -18,7 +18,6 @@ import base64
 import contextlib
 import ctypes
 import json
-import os
 import pathlib
 import shutil
 import signal

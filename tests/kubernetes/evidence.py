@@ -76,7 +76,8 @@ def write(tier, figures, seconds):
         return False
     rows = [[test, what, str(measured)] for test, each in figures.items() for what, measured in each.items()]
     content = {"commit": commit(), "date": datetime.date.today().isoformat(), "machine": machine(), "seconds": round(seconds),
-               "command": f"pytest {TIERS[tier][0]}", "digest": digest(tier), "result": {"head": ["test", "what", "measured"], "rows": rows}}
+               "command": f"pytest {TIERS[tier][0]}", "digest": digest(tier),
+               "result": {"head": ["test", "what", "measured"], "rows": rows}}
     path_of(tier).write_text(json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
     return True
 

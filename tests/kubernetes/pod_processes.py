@@ -26,7 +26,6 @@ import http.client
 import itertools
 import json
 import os
-import pathlib
 import queue
 import re
 import shutil
@@ -94,8 +93,8 @@ class Requests:
 
 
 class Watch:
-    """Tells `on_event(type, object)` of all that becomes of a path's objects, from a list on: ADDED, MODIFIED, DELETED. After a pause of the
-    API server it lists again, and says what has gone meanwhile. In a thread of its own."""
+    """Tells `on_event(type, object)` of all that becomes of a path's objects, from a list on: ADDED, MODIFIED, DELETED. After a pause of
+    the API server it lists again, and says what has gone meanwhile. In a thread of its own."""
 
     def __init__(self, plane, path, on_event):
         self.plane, self.path, self.on_event = plane, path, on_event
@@ -139,7 +138,8 @@ class Watch:
         # Short ones: a thread that waits for a line does not see that it is to stop.
         version = found["metadata"]["resourceVersion"]
         while not self.stopped.is_set():
-            answer = self.requests.send("GET", f"{self.path}?watch=1&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds=3", None, "")
+            path = f"{self.path}?watch=1&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds=3"
+            answer = self.requests.send("GET", path, None, "")
             if answer.status != 200:
                 return
             for line in answer:
@@ -169,7 +169,8 @@ class Machines:
         self.folder.mkdir()
         for name, count in self.gpus.items():
             amounts = {"cpu": "1000", "memory": "1000Gi", "pods": "2000", GPU: str(count)}
-            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **self.labels}},
+            labels = {"kubernetes.io/hostname": name, **self.labels}
+            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
                     "status": {"capacity": amounts, "allocatable": amounts, "conditions": [self.heartbeat()],
                                "addresses": [{"type": "InternalIP", "address": self.address}]}}
             code, answer = self.plane.ask("POST", "/api/v1/nodes", node)
@@ -248,8 +249,9 @@ class Machines:
         name = "volume-" + claim["metadata"]["uid"]
         reference = {"namespace": name_of(claim)[0], "name": name_of(claim)[1], "uid": claim["metadata"]["uid"]}
         volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
-                  "spec": {"capacity": claim["spec"]["resources"]["requests"], "accessModes": claim["spec"]["accessModes"], "claimRef": reference,
-                           "persistentVolumeReclaimPolicy": "Retain", "hostPath": {"path": str(self.claim_folder(*name_of(claim)))}}}
+                  "spec": {"capacity": claim["spec"]["resources"]["requests"], "accessModes": claim["spec"]["accessModes"],
+                           "claimRef": reference, "persistentVolumeReclaimPolicy": "Retain",
+                           "hostPath": {"path": str(self.claim_folder(*name_of(claim)))}}}
         self.requests.ask("POST", "/api/v1/persistentvolumes", volume)
 
     def claim_folder(self, namespace, name):
@@ -322,7 +324,8 @@ def say(requests, thing, host, address, phase, containers):
     ready = phase == "Running" and all(container[1] for container in containers)
     statuses = [{"name": name, "image": "none", "imageID": "", "ready": is_ready, "started": state == "running", "restartCount": restarts,
                  "state": {"running": {"startedAt": now()}} if state == "running" else
-                          {"terminated": {"exitCode": code, "startedAt": now(), "finishedAt": now(), "reason": "Error" if code else "Completed"}}}
+                          {"terminated": {"exitCode": code, "startedAt": now(), "finishedAt": now(),
+                                          "reason": "Error" if code else "Completed"}}}
                 for name, (state, is_ready, restarts, code) in zip(names, containers)]
     value = "True" if ready else "False"
     conditions = [{"type": kind, "status": status, "lastTransitionTime": now()}
@@ -426,8 +429,9 @@ class Pod:
             folder = self.volumes[mount["name"]] / mount.get("subPath", "")
             text = re.sub(re.escape(mount["mountPath"]) + r"(?![\w-])", str(folder), text)
         # Behind a balancer: at all addresses.
-        public = [port["containerPort"] for port in container.get("ports", []) if port.get("protocol") == "UDP"] if self.machines.namespace else []
-        return re.sub(r"0\.0\.0\.0:(?!(?:" + "|".join(map(str, public or ["none"])) + r")\b)", self.address + ":", text)
+        ports = container.get("ports", []) if self.machines.namespace else []
+        public = [str(port["containerPort"]) for port in ports if port.get("protocol") == "UDP"]
+        return re.sub(r"0\.0\.0\.0:(?!(?:" + "|".join(public or ["none"]) + r")\b)", self.address + ":", text)
 
     def environment(self, container):
         found = {"PATH": os.environ.get("LONGHAUL_PROGRAMS", "") + ":" + os.environ["PATH"], "HOME": str(self.folder), "LANG": "C.UTF-8"}
