@@ -15,6 +15,8 @@ class NodeLedger : protected Draft {
   // done.
   bool CountNodes();
   size_t CountOf(NodePhase phase) const;
+  // As many as elastic.minNodes asks for; false without it.
+  bool EnoughFor(size_t nodes) const;
   // Of a node's pod: higher than that of every pod before it.
   int64_t Incarnation(const NodeStatus& node) const;
   // From now on every pod is anew: that number is above those of all pods before.
@@ -27,8 +29,6 @@ class NodeLedger : protected Draft {
   void Again(size_t rank, bool own_failure, const std::string& why);
   void Lose(size_t rank);
   void ReleaseGang();
-  // As many as elastic.minNodes asks for; false without it.
-  bool EnoughFor(size_t nodes) const;
 };
 
 }  // namespace longhaul::kube

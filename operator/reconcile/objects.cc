@@ -18,6 +18,11 @@ namespace {
 constexpr int kUser = 65532;
 // Rounds in progress 2 s, the last checkpoint 20 s, the farewell 1.5 s (docs/howto/probes_and_metrics.md).
 constexpr int kServerGraceSeconds = 30;
+// A server that is told to end in mid-job tells its nodes that the job is over, and each counts a failure.
+// With SIGUSR2 it hands the job over, and ends: the nodes wait for its next pod, which has the round log.
+// After 25 s it is told to end all the same.
+constexpr const char* kHandOver =
+    "kill -USR2 1 && i=0 && while kill -0 1 && test $i -lt 250; do i=$((i+1)); sleep 0.1; done";
 constexpr int kPlanMode = 0555;  // the script is executed
 constexpr int kKeyMode = 0440;   // the volume's group is the pod's fsGroup
 constexpr const char* kTemporary = "/tmp";
@@ -202,8 +207,11 @@ Owner JobOwner(const TrainingJob& job) {
 }
 
 Owner AnchorOwner(const std::string& cluster, const Json& anchor) {
-  return {cluster, Reference("v1", "ConfigMap", TextAt(anchor, {"metadata", "name"}),
-                             TextAt(anchor, {"metadata", "uid"}))};
+  Owner owner{cluster, Reference("v1", "ConfigMap", TextAt(anchor, {"metadata", "name"}),
+                                 TextAt(anchor, {"metadata", "uid"}))};
+  // Clusters that check it want the right to update configmaps/finalizers for it, which a site does not give.
+  owner.reference.erase("blockOwnerDeletion");
+  return owner;
 }
 
 Json Anchor(const TrainingJob& job) {
@@ -309,6 +317,7 @@ Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
   Json storage = {{"name", "longhaul-checkpoints"}};
   if (job.spec.server.storage) {
     storage["persistentVolumeClaim"] = {{"claimName", StorageName(job)}};
+    pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"] = {"/bin/sh", "-c", kHandOver};
   } else {
     storage["emptyDir"] = Json::object();
   }

@@ -28,6 +28,7 @@ class Pass : private Provisioner {
 
   // control: phases.
   void Assess();
+  void GiveSitesUp();  // of an elastic job
   void Complete();
   void Suspend();
   void Resume();

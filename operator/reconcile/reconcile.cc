@@ -11,6 +11,11 @@ namespace {
 // From the request to end to the server's last word: 30 s of grace, and its machine's delay. A checkpoint
 // that takes longer is not waited for; the ones before are there.
 constexpr Duration kCompletion = std::chrono::minutes(2);
+// A site's silence until an elastic job whose other nodes have finished ends without it: longer than an API
+// server needs to start again, and than the server waits for a member.
+constexpr Duration kSiteGone = std::chrono::minutes(1);
+// Of a job that trains nothing changes but its rounds: they are asked for again.
+constexpr Duration kRounds = std::chrono::seconds(30);
 constexpr Instant WholeSeconds(Instant now) {
   return Instant::FromNanoseconds(now.nanoseconds() / 1'000'000'000 * 1'000'000'000);
 }
@@ -240,10 +245,26 @@ bool Pass::EnsurePlan() {
 
 // --- control: phases
 
+void Pass::GiveSitesUp() {
+  if (seen_.unreachable.empty() || !EnoughFor(CountOf(NodePhase::kSucceeded))) return;
+  const auto over = [](const NodeStatus& node) {
+    return node.phase == NodePhase::kSucceeded || node.phase == NodePhase::kLost;
+  };
+  for (const NodeStatus& node : next_.nodes) {
+    if (!over(node) && Reachable(ClusterOf(node.site))) return;
+  }
+  const Instant until = next_.Find("Degraded")->since + kSiteGone;
+  if (until > now_) return RequeueAt(until);
+  for (NodeStatus& node : next_.nodes) {
+    if (over(node)) continue;
+    node.phase = NodePhase::kLost;
+    node.pod_ip.clear();
+    Event(true, "NodeLost",
+          node.name + ": site " + node.site + " does not answer, and all other nodes have finished");
+  }
+}
+
 void Pass::Assess() {
-  const size_t planned = plan_.nodes.size(), lost = CountOf(NodePhase::kLost);
-  const size_t done = CountOf(NodePhase::kSucceeded), ready = done + CountOf(NodePhase::kReady);
-  next_.ready_nodes = std::to_string(ready) + "/" + std::to_string(planned);
   for (const std::string& cluster : seen_.unreachable) {
     const auto why = seen_.why_unreachable.find(cluster);
     Set("Degraded", true, "SiteUnreachable",
@@ -251,6 +272,10 @@ void Pass::Assess() {
             " does not answer: its nodes are left as they are" +
             (why == seen_.why_unreachable.end() ? "" : " (" + why->second + ")"));
   }
+  GiveSitesUp();
+  const size_t planned = plan_.nodes.size(), lost = CountOf(NodePhase::kLost);
+  const size_t done = CountOf(NodePhase::kSucceeded), ready = done + CountOf(NodePhase::kReady);
+  next_.ready_nodes = std::to_string(ready) + "/" + std::to_string(planned);
   const Condition* degraded = next_.Find("Degraded");
   if (seen_.unreachable.empty() && degraded != nullptr && degraded->reason == "SiteUnreachable") {
     Set("Degraded", lost > 0, lost > 0 ? "NodesLost" : "SiteAnswers",
@@ -294,6 +319,7 @@ void Pass::Assess() {
     if (!started()) next_.start_time = now_;
     Set("Started", true, "Started", "every node is ready: the server starts the rounds");
     To(Phase::kRunning, "Running", std::to_string(ready) + " nodes train");
+    RequeueIn(kRounds);
     return;
   }
   if (!started()) {

@@ -6,13 +6,15 @@ kube-scheduler, from the folder that `tools/dev kube` prepares.
 
 prints one line of JSON when it is ready ({"server": URL, "folder": DIR, "kubeconfig": {"admin": FILE, "operator": FILE, ...}}) and
 runs until its standard input ends, or SIGTERM. Any number may run beside each other: ports, certificates and files are a plane's
-own. RBAC is on. There is no kubelet, so that pods stay where the test puts them.
+own. RBAC is on. There is no kubelet, so that pods stay where the test puts them. A plane may listen inside a network namespace (a site
+of longhaul-wan), at an address of that.
 
 Users are certificates of the plane's CA: `admin` (system:masters), `operator` (the service account of deploy/kubernetes), and
-`alice` and `bob`, with no rights but those that a test gives them.
+`alice` and `bob`, with no rights but those that a test gives them. `site` is the account of deploy/kubernetes/rbac/remote-site.yaml.
 """
 import argparse
 import atexit
+import base64
 import contextlib
 import ctypes
 import json
@@ -32,15 +34,16 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 USERS = {"admin": ("admin", "system:masters"),
          "operator": ("system:serviceaccount:longhaul-system:longhaul-operator", "system:serviceaccounts"),
+         "site": ("system:serviceaccount:training:longhaul-site", "system:serviceaccounts"),
          "alice": ("alice", "people"), "bob": ("bob", "people"),
          "controllers": ("system:kube-controller-manager", "system:masters"), "scheduler": ("system:kube-scheduler", "")}
 # It takes 6 s on a machine that is idle; one that is busy with other tests may take ten times as long.
 READY_SECONDS = 120
 
 
-def cache():
-    """The folder of `tools/dev kube`, None where there is no control plane in it."""
-    asked = subprocess.run([sys.executable, str(ROOT / "tools/kube"), "--where"], capture_output=True, text=True)
+def cache(pods=False):
+    """The folder of `tools/dev kube`, None where there is no control plane in it (pods: nothing that runs pods)."""
+    asked = subprocess.run([sys.executable, str(ROOT / "tools/kube"), "--where", *(["--pods"] if pods else [])], capture_output=True, text=True)
     return pathlib.Path(asked.stdout.strip()) if asked.returncode == 0 else None
 
 
@@ -54,6 +57,26 @@ def free_port():
         return one.getsockname()[1]
 
 
+@contextlib.contextmanager
+def within(namespace):
+    """This thread's sockets are made in a network namespace (the path of one; None: where they always are)."""
+    if namespace is None:
+        yield
+        return
+    libc, kind = ctypes.CDLL(None, use_errno=True), 0x40000000  # CLONE_NEWNET
+    with open("/proc/thread-self/ns/net", "rb") as home, open(namespace, "rb") as there:
+        if libc.setns(there.fileno(), kind) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+        try:
+            yield
+        finally:
+            libc.setns(home.fileno(), kind)
+
+
+def command_within(namespace):
+    return [] if namespace is None else ["nsenter", f"--net={namespace}"]
+
+
 def dies_with_its_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: nothing is left of a test that is killed
 
@@ -61,12 +84,13 @@ def dies_with_its_parent():
 class ControlPlane:
     """REQUIRES: `tools/dev kube` has been run. Use it with `with`."""
 
-    def __init__(self, folder=None, api_only=False):
+    def __init__(self, folder=None, api_only=False, address="127.0.0.1", namespace=None, port=None, flags=()):
         binaries = cache()
         if binaries is None:
             raise Failed("there is no control plane; `tools/dev kube` prepares one")
         self.bin = binaries / "bin"
-        self.api_only = api_only
+        self.api_only, self.address, self.namespace, self.port = api_only, address, namespace, port
+        self.flags = flags  # of the API server
         self.own_folder = folder is None
         self.folder = pathlib.Path(folder or tempfile.mkdtemp(prefix="longhaul-kube-"))
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -97,7 +121,8 @@ class ControlPlane:
         self.openssl("req", "-x509", "-newkey", "ec", *curve, "-days", "2", "-subj", "/CN=test-ca", "-keyout", "ca.key", "-out", "ca.crt")
         self.openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "accounts.key")
         self.certificate("server", "/CN=kube-apiserver",
-                         "subjectAltName=IP:127.0.0.1,DNS:localhost,DNS:kubernetes.default.svc\nextendedKeyUsage=serverAuth\n")
+                         f"subjectAltName=IP:127.0.0.1,IP:{self.address},DNS:localhost,DNS:kubernetes.default.svc\n"
+                         "extendedKeyUsage=serverAuth\n")
         for user, (name, group) in USERS.items():
             subject = (f"/O={group}" if group else "") + f"/CN={name}"
             self.certificate(user, subject, "extendedKeyUsage=clientAuth\n")
@@ -122,23 +147,33 @@ class ControlPlane:
                 "contexts": [{"name": "plane", "context": {"cluster": "plane", "user": user, "namespace": "default"}}]}
             self.kubeconfig(user).write_text(json.dumps(config))  # JSON is YAML
 
+    def kubeconfig_without_files(self, user):
+        """As it stands in a Secret: other machines have no file of this one."""
+        config = json.loads(self.kubeconfig(user).read_text())
+        for part in (config["clusters"][0]["cluster"], config["users"][0]["user"]):
+            for key in ("certificate-authority", "client-certificate", "client-key"):
+                if key in part:
+                    part[key + "-data"] = base64.b64encode(pathlib.Path(part.pop(key)).read_bytes()).decode()
+        return json.dumps(config)
+
     # --- Processes.
     def run(self, program, *flags):
         with open(self.folder / f"{program}.log", "ab") as log:
-            process = subprocess.Popen([str(self.bin / program), *flags], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                       cwd=self.folder, preexec_fn=dies_with_its_parent)
+            process = subprocess.Popen([*command_within(self.namespace), str(self.bin / program), *flags], stdin=subprocess.DEVNULL,
+                                       stdout=log, stderr=log, cwd=self.folder, preexec_fn=dies_with_its_parent)
         self.processes.append((program, process))
         return process
 
     def start(self):
         self.make_certificates()
-        self.client_port, self.peer_port, self.port = free_port(), free_port(), free_port()
-        self.server = f"https://127.0.0.1:{self.port}"
+        self.client_port, self.peer_port, self.port = free_port(), free_port(), self.port or free_port()
+        self.server = f"https://{self.address}:{self.port}"
         self.write_kubeconfigs()
         self.start_etcd()
         self.start_api_server()
         if not self.api_only:
-            common = ["--leader-elect=false", "--port=0", "--secure-port=0"]
+            # As many requests as they like: a test does not wait for its bystanders.
+            common = ["--leader-elect=false", "--port=0", "--secure-port=0", "--kube-api-qps=1000", "--kube-api-burst=2000"]
             self.run("kube-controller-manager", f"--kubeconfig={self.kubeconfig('controllers')}", f"--root-ca-file={self.folder}/ca.crt",
                      f"--service-account-private-key-file={self.folder}/accounts.key", *common)
             self.run("kube-scheduler", f"--kubeconfig={self.kubeconfig('scheduler')}", *common)
@@ -152,17 +187,23 @@ class ControlPlane:
     def start_api_server(self):
         """Also after stop_api_server: with the same port and the same objects."""
         folder = self.folder
-        self.run("kube-apiserver", f"--etcd-servers=http://127.0.0.1:{self.client_port}", "--bind-address=127.0.0.1",
+        self.run("kube-apiserver", f"--etcd-servers=http://127.0.0.1:{self.client_port}", f"--bind-address={self.address}",
                  f"--secure-port={self.port}", "--insecure-port=0", f"--tls-cert-file={folder}/server.crt",
                  f"--tls-private-key-file={folder}/server.key", f"--client-ca-file={folder}/ca.crt", "--authorization-mode=RBAC",
                  "--anonymous-auth=false", "--service-cluster-ip-range=10.97.0.0/24", "--endpoint-reconciler-type=none",
                  "--service-account-issuer=https://kubernetes.default.svc", f"--service-account-signing-key-file={folder}/accounts.key",
                  f"--service-account-key-file={folder}/accounts.key", "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
-                 "--allow-privileged=true")
+                 "--allow-privileged=true", *self.flags)
         self.wait_until_ready()
 
     def stop_api_server(self):
         self.end([pair for pair in self.processes if pair[0] == "kube-apiserver"])
+
+    def kill_api_server(self):
+        for pair in [pair for pair in self.processes if pair[0] == "kube-apiserver"]:
+            pair[1].kill()
+            pair[1].wait()
+            self.processes.remove(pair)
 
     def wait_until_ready(self):
         end = time.monotonic() + READY_SECONDS
@@ -214,7 +255,7 @@ class ControlPlane:
         request = urllib.request.Request(self.server + path, method=method, data=None if body is None else json.dumps(body).encode(),
                                          headers={"Content-Type": content, "Accept": accept})
         try:
-            with urllib.request.urlopen(request, timeout=60, context=self.context(user)) as answer:
+            with within(self.namespace), urllib.request.urlopen(request, timeout=60, context=self.context(user)) as answer:
                 code, text = answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             code, text = error.code, error.read().decode()
@@ -225,8 +266,9 @@ class ControlPlane:
 
     def kubectl(self, *words, user="admin", text=None):
         """(exit code, output) of the kubectl that belongs to it."""
-        done = subprocess.run([str(self.bin / "kubectl"), f"--kubeconfig={self.kubeconfig(user)}", f"--cache-dir={self.folder}/kubectl", *words],
-                              input=text, capture_output=True, text=True, timeout=120)
+        command = [*command_within(self.namespace), str(self.bin / "kubectl"), f"--kubeconfig={self.kubeconfig(user)}",
+                   f"--cache-dir={self.folder}/kubectl", *words]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120)
         return done.returncode, done.stdout + done.stderr
 
 

@@ -94,9 +94,8 @@ def test_starts_what_it_has(name):
 
 
 def test_pods_find_what_their_commands_name():
-    """The engine runs in pods of the server's image or of the job's."""
-    for name, programs in (("server.containerfile", {"longhaul-server", "longhaul-offload"}),
-                           ("worker.containerfile", {"longhaul-worker", "longhaul-offload", "longhaul-trainer"})):
+    """Server and engine run in the operator's --server-image, or else in the job's."""
+    for name, programs in (("server.containerfile", {"longhaul-server", "longhaul-offload"}), ("worker.containerfile", {"longhaul-server", "longhaul-worker", "longhaul-offload", "longhaul-trainer"})):
         assert programs <= {pathlib.PurePath(source).name for source, _ in copied(name)}
 
 

@@ -386,6 +386,13 @@ TEST(S2Reconcile, ABadTemplateAndABadSpecFailAndAMissingProfileIsWaitedFor) {
   EXPECT_EQ(missing.status().phase, Phase::kRunning);
 }
 
+TEST(S12Reconcile, TheRoundsOfAJobThatTrainsAreAskedForAgain) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  ASSERT_EQ(cluster.status().phase, Phase::kRunning);
+  EXPECT_LE(cluster.Reconciled().requeue_after.value_or(std::chrono::hours(1)), std::chrono::seconds(30));
+}
+
 TEST(S11Reconcile, StartsOnlyWhenTheServerAndEveryNodeAreReady) {
   ModelCluster cluster(Job());
   for (int i = 0; i < 4; ++i) cluster.Reconciled();  // without controllers: the server never becomes ready
@@ -697,6 +704,20 @@ TEST(S15Reconcile, AServerThatIsGoneForLongFailsTheJob) {
   EXPECT_EQ(cluster.status().reason, "ServerLost");
 }
 
+TEST(S15Reconcile, AServerWithAClaimHandsTheJobOverToItsNextPod) {
+  for (const bool claim : {true, false}) {
+    ModelCluster cluster(Job([&](Json& spec) {
+      if (!claim) spec["server"].erase("storage");
+    }));
+    cluster.Settle();
+    const Json& server =
+        (*cluster.Get("StatefulSet/resnet-server"))["spec"]["template"]["spec"]["containers"][0];
+    const Json& hook = At(server, {"lifecycle", "preStop", "exec", "command"});
+    // Without a claim the next pod has no round log: the nodes do not wait for it.
+    EXPECT_EQ(Dump(hook).find("kill -USR2 1 && ") != std::string::npos, claim);
+  }
+}
+
 TEST(S15Reconcile, APodWhoseMachineIsSilentIsTakenAwayByForce) {
   ModelCluster cluster(Job());
   Start(&cluster);
@@ -780,6 +801,40 @@ TEST(S1Reconcile, AServerElsewhereIsJoinedAndNoneIsStarted) {
   EXPECT_THAT(Dump(pod["spec"]["volumes"]), HasSubstr(R"("secretName":"ams-key")"));
 }
 
+TEST(S15Reconcile, ASiteThatStaysAwayIsWaitedForOrAnElasticJobEndsWithoutIt) {
+  for (const bool elastic : {true, false}) {
+    ModelCluster cluster(Job([&](Json& spec) {
+      spec["server"]["expose"] = "LoadBalancer";
+      spec["sites"] = Json::array({{{"name", "ams"}, {"gpus", 10}},
+                                   {{"name", "fra"}, {"gpus", 5}, {"kubeconfigSecret", "site-fra"}}});
+      if (elastic) spec["elastic"] = {{"minNodes", 1}};
+    }));
+    cluster.Settle();
+    (*cluster.Get("Service/resnet-public"))["status"]["loadBalancer"]["ingress"] = {{{"ip", "192.0.2.9"}}};
+    Start(&cluster);
+    ASSERT_EQ(cluster.status().phase, Phase::kRunning) << cluster.status().message;
+    cluster.unreachable = {"fra"};
+    cluster.Reconciled();
+    cluster.EndPod("resnet-node-0", 0);
+    cluster.Reconciled();
+    cluster.Advance(59);
+    cluster.Reconciled();
+    EXPECT_EQ(cluster.status().phase, Phase::kRunning) << "it may come back, and has finished then, too";
+    cluster.Advance(elastic ? 1 : 3600);
+    cluster.Reconciled();
+    if (!elastic) {
+      EXPECT_EQ(cluster.status().phase, Phase::kRunning);
+      EXPECT_THAT(cluster.status().Find("Degraded")->message, HasSubstr("site fra does not answer"));
+      continue;
+    }
+    EXPECT_EQ(cluster.status().nodes[1].phase, NodePhase::kLost);
+    EXPECT_THAT(cluster.Saw("NodeLost"), HasSubstr("site fra"));
+    cluster.Settle();
+    EXPECT_EQ(cluster.status().phase, Phase::kSucceeded);
+    EXPECT_THAT(cluster.status().message, HasSubstr("1 were lost"));
+  }
+}
+
 TEST(S16Reconcile, SeveralClustersWorkOnOneJobAndLetItGo) {
   ModelCluster cluster(Job([](Json& spec) {
     spec["server"]["expose"] = "NodePort";
@@ -798,6 +853,8 @@ TEST(S16Reconcile, SeveralClustersWorkOnOneJobAndLetItGo) {
   EXPECT_THAT(CommandOf(*cluster.Get("Pod/resnet-node-0"), 0),
               HasSubstr("--server resnet-server.team.svc:7700"));
   EXPECT_EQ((*pod)["metadata"]["ownerReferences"][0]["name"], "resnet-anchor");
+  EXPECT_FALSE((*pod)["metadata"]["ownerReferences"][0].contains("blockOwnerDeletion"))
+      << "takes a right more";
   EXPECT_NE(cluster.Get("ConfigMap/resnet-plan", "fra"), nullptr);
   EXPECT_NE(cluster.Get("Secret/resnet-key", "fra"), nullptr);
 
