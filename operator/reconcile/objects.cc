@@ -286,7 +286,7 @@ Json NodesService(const TrainingJob& job, const Owner& owner) {
 }
 
 Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan,
-               const Settings& settings, int64_t attempt, const std::string& hex_key) {
+               const Settings& settings, const ServerParts& parts, const std::string& hex_key) {
   Json labels = Labels(job);
   labels[kRoleLabel] = "server";
   labels[kPlanLabel] = plan.hash;
@@ -304,7 +304,7 @@ Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
   pod["containers"] = Json::array(
       {{{"name", "server"},
         {"image", ImageOf(job, settings)},
-        {"command", ServerCommand(job, plan, attempt)},
+        {"command", ServerCommand(job, plan, parts)},
         {"ports",
          Json::array({{{"name", "longhaul"}, {"protocol", "UDP"}, {"containerPort", job.spec.server.port}},
                       {{"name", "metrics"}, {"containerPort", kServerMetricsPort}}})},
@@ -325,7 +325,8 @@ Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
   AddKey(job, settings, hex_key, &pod);
   Json set = Object("apps/v1", "StatefulSet", Metadata(job, ServerName(job), JobOwner(job)));
   set["metadata"]["labels"][kPlanLabel] = plan.hash;
-  set["metadata"]["labels"][kIncarnationLabel] = std::to_string(attempt);
+  set["metadata"]["labels"][kIncarnationLabel] = std::to_string(parts.attempt);
+  set["metadata"]["labels"][kStartLabel] = std::to_string(parts.start_workers);
   set["spec"] = {{"replicas", 1},
                  {"serviceName", ServerName(job)},
                  {"selector", {{"matchLabels", SelectorOf(job, "server")}}},

@@ -120,7 +120,8 @@ TEST(S12S13S17Reconcile, PodsRunARingAndOneConnectionWithTheWeightOfTheirGpus) {
             "LONGHAUL_SITE_RANK /longhaul/plan/script ");
   const Json& set = *cluster.Get("StatefulSet/resnet-server");
   EXPECT_EQ(CommandOf(set["spec"]["template"], 0),
-            "longhaul-server --listen 0.0.0.0:7700 --workers 2 --min-workers 1 --min-incarnation 1 --job "
+            "longhaul-server --listen 0.0.0.0:7700 --workers 2 --min-workers 1 --min-incarnation 1 "
+            "--start-workers 0 --job "
             "resnet --key "
             "/etc/longhaul/key/job.key --checkpoint-dir /checkpoints/job --round-log --max-weight-share 1 "
             "--once --datagram-size 1200 "
@@ -683,6 +684,42 @@ TEST(S15Reconcile, SuspendedJobsKeepPlanAndClaimAndPassTheBarrierAgain) {
   EXPECT_THAT(CommandOf((*cluster.Get("StatefulSet/resnet-server"))["spec"]["template"], 0),
               HasSubstr("--min-incarnation 3 "));
   EXPECT_EQ(cluster.status().nodes[0].disruptions, 0) << "what the operator deletes is no disruption";
+}
+
+TEST(S15Reconcile, ANodeThatIsTriedAgainAfterTheOthersHaveFinishedStartsWithoutThem) {
+  ModelCluster cluster(Job());
+  const auto starts = [&] {
+    return TextAt(*cluster.Get("StatefulSet/resnet-server"), {"metadata", "labels", kStartLabel});
+  };
+  Start(&cluster);
+  cluster.EndPod("resnet-node-0", 0);
+  cluster.Settle();
+  EXPECT_EQ(starts(), "0") << "the other one trains, at the server that there is";
+  cluster.EndPod("resnet-node-1", 1);
+  cluster.Settle();
+  EXPECT_EQ(starts(), "1");
+  EXPECT_THAT(CommandOf((*cluster.Get("StatefulSet/resnet-server"))["spec"]["template"], 0),
+              HasSubstr("--start-workers 1 "));
+  EXPECT_THAT(cluster.created["resnet-node-1"], ElementsAre(1, 2));
+  const Json uid = (*cluster.Get("StatefulSet/resnet-server"))["metadata"]["uid"];
+  cluster.MakeReady();
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().phase, Phase::kRunning);
+  EXPECT_EQ((*cluster.Get("StatefulSet/resnet-server"))["metadata"]["uid"], uid) << "and stays";
+  cluster.EndPod("resnet-node-1", 0);
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().phase, Phase::kSucceeded);
+}
+
+TEST(S15Reconcile, AServerStaysWhileAnyNodeTrains) {
+  ModelCluster cluster(Job([](Json& spec) { spec["totalGPUs"] = 21; }));
+  Start(&cluster);
+  const Json uid = (*cluster.Get("StatefulSet/resnet-server"))["metadata"]["uid"];
+  cluster.EndPod("resnet-node-0", 0);
+  cluster.EndPod("resnet-node-1", 1);
+  cluster.Settle();
+  EXPECT_THAT(cluster.created["resnet-node-1"], ElementsAre(1, 2));
+  EXPECT_EQ((*cluster.Get("StatefulSet/resnet-server"))["metadata"]["uid"], uid);
 }
 
 TEST(S15Reconcile, AServerThatIsGoneForLongFailsTheJob) {
