@@ -32,7 +32,6 @@ std::string KeyFile(const std::string& job, const std::string& hex_key);
 struct ServerParts {
   int64_t attempt = 0;       // pods of earlier ones are refused
   size_t start_workers = 0;  // members that start the rounds; 0: all of the plan
-  std::string hex_key = {};
 };
 std::vector<std::string> ServerCommand(const TrainingJob& job, const JobPlan& plan, const ServerParts& parts);
 // The ring of a pod's GPUs, and its one connection to the server.

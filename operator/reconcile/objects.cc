@@ -285,7 +285,7 @@ Json NodesService(const TrainingJob& job, const Owner& owner) {
 }
 
 Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan,
-               const Settings& settings, const ServerParts& parts) {
+               const Settings& settings, const ServerParts& parts, const std::string& hex_key) {
   Json labels = Labels(job);
   labels[kRoleLabel] = "server";
   labels[kPlanLabel] = plan.hash;
@@ -321,7 +321,7 @@ Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
     storage["emptyDir"] = Json::object();
   }
   pod["volumes"] = Json::array({std::move(storage)});
-  AddKey(job, settings, parts.hex_key, &pod);
+  AddKey(job, settings, hex_key, &pod);
   Json set = Object("apps/v1", "StatefulSet", Metadata(job, ServerName(job), JobOwner(job)));
   set["metadata"]["labels"][kPlanLabel] = plan.hash;
   set["metadata"]["labels"][kIncarnationLabel] = std::to_string(parts.attempt);
@@ -373,7 +373,7 @@ Json WorkerPod(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
     volumes.push_back({{"name", "longhaul-data"},
                        {"persistentVolumeClaim", {{"claimName", job.spec.data->claim}, {"readOnly", true}}}});
   }
-  AddKey(job, settings, parts.hex_key, &spec);
+  AddKey(job, settings, hex_key, &spec);
   pod["spec"] = std::move(spec);
   return pod;
 }

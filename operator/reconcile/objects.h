@@ -37,7 +37,7 @@ Json PublicService(const TrainingJob& job);
 Json NodesService(const TrainingJob& job, const Owner& owner);
 // The parts are its labels longhaul.dev/incarnation and longhaul.dev/start-workers, too.
 Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan,
-               const Settings& settings, const ServerParts& parts);
+               const Settings& settings, const ServerParts& parts, const std::string& hex_key);
 Json Anchor(const TrainingJob& job);
 
 // One training node: its engine and its ranks.

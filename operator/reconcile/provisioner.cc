@@ -42,7 +42,7 @@ void Provisioner::ProvisionServer() {
   }
   // It is not read: made as long as the server may wait for it.
   if (!ServerReady()) Create(KeySecret(job_, seen_.job_key, JobOwner(job_)));
-  need(ServerSet(job_, config_, plan_, settings_, {next_.attempt, Stragglers(), seen_.job_key}));
+  need(ServerSet(job_, config_, plan_, settings_, {next_.attempt, Stragglers()}, seen_.job_key));
   // That of a plan before has another number of members, that of an attempt before lets its pods in.
   if (!ServerCurrent() || ServerWaitsForEnded()) StopServer();
 }

@@ -425,9 +425,10 @@ class Pod:
 
     def here(self, text, container):
         """As it is on this host: folders for mounts, the pod's address for all addresses."""
-        for mount in sorted(container.get("volumeMounts", []), key=lambda one: -len(one["mountPath"])):
-            folder = self.volumes[mount["name"]] / mount.get("subPath", "")
-            text = re.sub(re.escape(mount["mountPath"]) + r"(?![\w-])", str(folder), text)
+        folders = {mount["mountPath"]: str(self.volumes[mount["name"]] / mount.get("subPath", "")) for mount in container.get("volumeMounts", [])}
+        if folders:  # at once: the folders themselves are below /tmp, which may be a mount
+            paths = "|".join(re.escape(path) for path in sorted(folders, key=len, reverse=True))
+            text = re.sub(rf"(?:{paths})(?![\w-])", lambda found: folders[found[0]], text)
         # Behind a balancer: at all addresses.
         ports = container.get("ports", []) if self.machines.namespace else []
         public = [str(port["containerPort"]) for port in ports if port.get("protocol") == "UDP"]
