@@ -17,7 +17,7 @@ Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
       events_(events),
       status_(std::move(status_json)),
       membership_(settings_.job, settings_.world_size, settings_.min_workers, settings_.max_weight_share,
-                  settings_.start_workers),
+                  settings_.start_workers, settings_.min_incarnation),
       guests_(guests),
       images_(images),
       guest_desk_(guests, events),
@@ -30,7 +30,6 @@ Coordinator::Coordinator(ServerSettings settings, ServerEvents* events,
       barriers_(settings_.world_size),
       record_(settings_.world_size) {
   access_.Replace(settings_.access, &membership_);
-  membership_.SetMinIncarnation(settings_.min_incarnation);
   if (const auto run = images ? images->resumed() : std::nullopt)
     membership_.GoOn(run->sessions, settings_.quorum);
 }

@@ -18,10 +18,11 @@ std::string Quoted(const std::string& text) { return "\"" + text + "\""; }
 }  // namespace
 
 Membership::Membership(std::string job, uint32_t world_size, uint32_t min_workers, double max_weight_share,
-                       uint32_t start_workers)
+                       uint32_t start_workers, uint64_t min_incarnation)
     : job_(std::move(job)),
       min_workers_(min_workers),
       start_workers_(start_workers == 0 ? world_size : start_workers),
+      min_incarnation_(min_incarnation),
       max_weight_share_(max_weight_share),
       stands_for_(world_size, 1),
       members_(world_size),

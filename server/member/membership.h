@@ -83,12 +83,13 @@ class Membership {
 
   // min_workers: fewer joined workers than this abort a started job; 1..world_size. max_weight_share:
   // JobSpec's. start_workers: so many begin without the others; 0: only all; else min_workers..world_size.
+  // min_incarnation: workers with a lower one, or none, are of earlier attempts of the job, and refused.
   Membership(std::string job, uint32_t world_size, uint32_t min_workers, double max_weight_share = 1,
-             uint32_t start_workers = 0);
+             uint32_t start_workers = 0, uint64_t min_incarnation = 0);
 
   // Errors, each naming both sides' values: kSettingsMismatch (job, world size), kInvalidArgument (rank),
   // kPermissionDenied (the identity may not have the rank), kAlreadyExists (the rank is taken, the
-  // incarnation is older than one of the same identity that was here or than SetMinIncarnation's, or another
+  // incarnation is older than one of the same identity that was here or than min_incarnation, or another
   // process has followed it).
   // holder_silent: a contested rank's
   // worker has not answered.
@@ -124,8 +125,6 @@ class Membership {
   std::vector<bool> Joined() const;  // by rank
   // From now on; what the list says of ranks that stand for several workers, too (SetStandsFor).
   void SetAllow(AllowList allow);
-  // Refuse the workers of earlier attempts of the job: those with a lower incarnation, or none.
-  void SetMinIncarnation(uint64_t least) { min_incarnation_ = least; }
   const Fences& fences() const { return fences_; }
   // The job goes on: the processes that it had at an earlier server. Once a push has counted it
   // starts with min_workers when no other has come for kReturn: a rank may have left before. With a quorum
@@ -149,7 +148,7 @@ class Membership {
   std::string job_;
   uint32_t min_workers_;
   uint32_t start_workers_;
-  uint64_t min_incarnation_ = 0;
+  uint64_t min_incarnation_;
   double max_weight_share_;
   std::vector<uint32_t> stands_for_;  // by rank
   std::vector<Member> members_;

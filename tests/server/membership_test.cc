@@ -51,8 +51,7 @@ TEST(Membership, EnoughWorkersStartWithoutTheOthersWhenNoneCame) {
 }
 
 TEST(Membership, WorkersOfAnEarlierAttemptOfTheJobAreRefused) {
-  Membership membership("mnist", 2, 2);
-  membership.SetMinIncarnation(5);
+  Membership membership("mnist", 2, 2, 1, 0, 5);
   const Status older = membership.Join(Worker(1, 4), At(0)).status();
   EXPECT_EQ(
       older.ToString(),
