@@ -373,7 +373,7 @@ Json WorkerPod(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
     volumes.push_back({{"name", "longhaul-data"},
                        {"persistentVolumeClaim", {{"claimName", job.spec.data->claim}, {"readOnly", true}}}});
   }
-  AddKey(job, settings, hex_key, &spec);
+  AddKey(job, settings, parts.hex_key, &spec);
   pod["spec"] = std::move(spec);
   return pod;
 }
