@@ -203,7 +203,8 @@ Result<std::unique_ptr<webhook::WebhookServer>> OpenWebhooks(const Flags& flags,
     spdlog::warn("no admission webhooks: {}", server.status().message());
     return std::unique_ptr<webhook::WebhookServer>();
   }
-  if (server.ok()) spdlog::info("admission webhooks at {}", (*server)->address().ToString());
+  if (!server.ok()) return Status(server.status().code(), "--webhook: " + server.status().message());
+  spdlog::info("admission webhooks at {}", (*server)->address().ToString());
   return server;
 }
 

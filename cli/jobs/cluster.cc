@@ -13,11 +13,11 @@
 namespace longhaul::cli {
 namespace {
 
-using kubernetes::ApiCode;
-using kubernetes::ApiRequest;
-using kubernetes::ApiResult;
-using kubernetes::ClusterAccess;
-using kubernetes::Verb;
+using kube::api::ApiCode;
+using kube::api::ApiRequest;
+using kube::api::ApiResult;
+using kube::api::ClusterAccess;
+using kube::api::Verb;
 
 constexpr size_t kShownBytes = 2000;
 
@@ -27,9 +27,9 @@ std::string Environment(const char* name) {
 }
 
 Result<ClusterAccess> FindAccess(const ClusterOptions& options) {
-  if (!options.kubeconfig.empty()) return kubernetes::LoadKubeconfig(options.kubeconfig, options.context);
+  if (!options.kubeconfig.empty()) return kube::api::LoadKubeconfig(options.kubeconfig, options.context);
   if (const std::string named = Environment("KUBECONFIG"); !named.empty()) {
-    if (named.find(':') == std::string::npos) return kubernetes::LoadKubeconfig(named, options.context);
+    if (named.find(':') == std::string::npos) return kube::api::LoadKubeconfig(named, options.context);
     return Status(StatusCode::kInvalidArgument,
                   "KUBECONFIG names several files, which are not merged here: name one with --kubeconfig, or "
                   "merge them (kubectl config view --flatten)");
@@ -38,10 +38,10 @@ Result<ClusterAccess> FindAccess(const ClusterOptions& options) {
   std::error_code ignored;
   if (const std::string usual = home + "/.kube/config";
       !home.empty() && std::filesystem::exists(usual, ignored))
-    return kubernetes::LoadKubeconfig(usual, options.context);
+    return kube::api::LoadKubeconfig(usual, options.context);
   Result<ClusterAccess> pod =
-      kubernetes::InCluster("/var/run/secrets/kubernetes.io/serviceaccount",
-                            Environment("KUBERNETES_SERVICE_HOST"), Environment("KUBERNETES_SERVICE_PORT"));
+      kube::api::InCluster("/var/run/secrets/kubernetes.io/serviceaccount",
+                           Environment("KUBERNETES_SERVICE_HOST"), Environment("KUBERNETES_SERVICE_PORT"));
   if (pod.ok()) return pod;
   return Status(StatusCode::kNotFound,
                 "which cluster? There is no kubeconfig: name one with --kubeconfig, or in KUBECONFIG");
@@ -100,10 +100,10 @@ Result<Cluster> OpenCluster(const ClusterOptions& options) {
   (void)std::signal(SIGPIPE, SIG_IGN);  // as RestClient requires
   const Result<ClusterAccess> access = FindAccess(options);
   if (!access.ok()) return access.status();
-  kubernetes::RestOptions rest;
+  kube::api::RestOptions rest;
   rest.user_agent = "longhaul";
   rest.request_limit = std::chrono::seconds(30);  // a person waits
-  auto api = kubernetes::RestClient::Make(*access, rest, Random(udp::EntropySeed()));
+  auto api = kube::api::RestClient::Make(*access, rest, Random(udp::EntropySeed()));
   if (!api.ok()) return api.status();
   Cluster cluster{std::move(*api), options.name_space};
   if (cluster.name_space.empty()) cluster.name_space = access->name_space;
@@ -130,7 +130,7 @@ std::string Explain(const ApiRequest& request, const ApiResult& failure) {
   switch (failure.code) {
     case ApiCode::kAlreadyExists: {
       const std::string name =
-          wire::Printable(kubernetes::TextAt(request.body, {"metadata", "name"}), kShownBytes);
+          wire::Printable(kube::api::TextAt(request.body, {"metadata", "name"}), kShownBytes);
       return "task name already exists: there is a job " + name + " in the namespace " + request.name_space +
              "; choose another name, or end that one first (longhaul cancel " + name + ")";
     }

@@ -17,7 +17,7 @@ struct ClusterOptions {
 };
 
 struct Cluster {
-  std::unique_ptr<kubernetes::RestClient> api;
+  std::unique_ptr<kube::api::RestClient> api;
   std::string name_space;
 };
 
@@ -25,18 +25,18 @@ struct Cluster {
 Result<Cluster> OpenCluster(const ClusterOptions& options);
 
 // Where TrainingJobs are, and pods.
-kubernetes::ApiRequest OfJobs(kubernetes::Verb verb, const std::string& name_space,
-                              const std::string& name = "");
-kubernetes::ApiRequest OfPods(kubernetes::Verb verb, const std::string& name_space, const std::string& name);
+kube::api::ApiRequest OfJobs(kube::api::Verb verb, const std::string& name_space,
+                             const std::string& name = "");
+kube::api::ApiRequest OfPods(kube::api::Verb verb, const std::string& name_space, const std::string& name);
 
 // What a failure means to a person, and what to do: 409 a name that exists, 403 the verb that is missing, 404
 // what is not there. The API server's own words stand in it, where they say more.
-std::string Explain(const kubernetes::ApiRequest& request, const kubernetes::ApiResult& failure);
+std::string Explain(const kube::api::ApiRequest& request, const kube::api::ApiResult& failure);
 
 // Exit codes of the four commands.
 inline constexpr int kJobsRefused = 1;  // the API server refuses, the job has failed, or there is none
 inline constexpr int kJobsUsage = 2;
 inline constexpr int kJobsUnreachable = 3;  // no API server there, or it does not answer
-int ExitCodeOf(const kubernetes::ApiResult& failure);
+int ExitCodeOf(const kube::api::ApiResult& failure);
 
 }  // namespace longhaul::cli

@@ -15,10 +15,10 @@
 namespace longhaul::cli {
 namespace {
 
-using kubernetes::ApiCode;
-using kubernetes::ApiRequest;
-using kubernetes::ApiResult;
-using kubernetes::Verb;
+using kube::api::ApiCode;
+using kube::api::ApiRequest;
+using kube::api::ApiResult;
+using kube::api::Verb;
 using nlohmann::json;
 
 // Between two lines that differ in the round alone.
@@ -61,13 +61,13 @@ std::string JsonText(const json& value) {
 
 Result<json> JobOf(SubmitOptions* options) {
   if (!options->file.empty()) {
-    const auto text = kubernetes::ReadSmallFile(options->file, kMaxJobFileBytes, "the job");
+    const auto text = kube::api::ReadSmallFile(options->file, kMaxJobFileBytes, "the job");
     if (!text.ok()) return text.status();
     auto job = ReadJobText(*text);
     if (!job.ok()) return Status(job.status().code(), options->file + ": " + job.status().message());
     return job;
   }
-  auto script = kubernetes::ReadSmallFile(options->script_file, kube::kMostScriptBytes, "--script");
+  auto script = kube::api::ReadSmallFile(options->script_file, kube::kMostScriptBytes, "--script");
   if (!script.ok()) return script.status();
   options->job.script = std::move(*script);
   return MakeJob(options->job);
@@ -142,7 +142,7 @@ Result<std::vector<json>> ListAll(Cluster* cluster, ApiRequest* request, ApiResu
     if (list.is_array()) {
       for (json& item : list) items.push_back(std::move(item));
     }
-    request->continue_token = kubernetes::TextAt(failure->body, {"metadata", "continue"});
+    request->continue_token = kube::api::TextAt(failure->body, {"metadata", "continue"});
     if (request->continue_token.empty()) return items;
   }
 }
@@ -180,9 +180,9 @@ int ShowOne(Cluster* cluster, const JobsOptions& options) {
 // --- logs
 
 // Until the log's end.
-ApiResult Stream(kubernetes::RestClient* api, const ApiRequest& request, bool* written) {
+ApiResult Stream(kube::api::RestClient* api, const ApiRequest& request, bool* written) {
   const auto call = api->Start(request);
-  if (!call.ok()) return kubernetes::MakeError(ApiCode::kInvalid, call.status().message());
+  if (!call.ok()) return kube::api::MakeError(ApiCode::kInvalid, call.status().message());
   for (;;) {
     api->Poll(std::chrono::hours(1));
     while (auto event = api->Next()) {

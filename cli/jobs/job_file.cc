@@ -110,7 +110,7 @@ Result<json> ReadJobText(std::string_view text) {
   if (first == std::string_view::npos) return Invalid("the file is empty");
   json job;
   if (text[first] == '{') {
-    auto parsed = kubernetes::ParseJson(text);
+    auto parsed = kube::api::ParseJson(text);
     if (!parsed) return Invalid("no JSON, though it begins with a brace");
     job = std::move(*parsed);
   } else {
@@ -119,8 +119,8 @@ Result<json> ReadJobText(std::string_view text) {
     job = std::move(*read);
   }
   if (!job.is_object()) return Invalid("no object: a TrainingJob has apiVersion, kind, metadata and spec");
-  const std::string_view kind = kubernetes::TextAt(job, {"kind"});
-  const std::string_view version = kubernetes::TextAt(job, {"apiVersion"});
+  const std::string_view kind = kube::api::TextAt(job, {"kind"});
+  const std::string_view version = kube::api::TextAt(job, {"apiVersion"});
   if (kind == "TrainingJob" && version == kube::kApiVersion) return job;
   return Invalid(
       "kind " + wire::Printable(kind, kShownBytes) + " of " + wire::Printable(version, kShownBytes) +
@@ -143,7 +143,7 @@ json MakeJob(const JobFlags& flags) {
 Status PrepareJob(const std::string& name_space, const std::string& usual, json* job) {
   json& metadata = (*job)["metadata"];
   if (!metadata.is_object()) return Invalid("metadata: is missing: it has the job's name");
-  const std::string own(kubernetes::TextAt(metadata, {"namespace"}));
+  const std::string own(kube::api::TextAt(metadata, {"namespace"}));
   if (!own.empty() && !name_space.empty() && own != name_space) {
     return Invalid("metadata.namespace: is " + wire::Printable(own, kShownBytes) + ", and --namespace " +
                    name_space + ": leave one of them out");

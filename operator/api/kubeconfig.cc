@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 namespace {
 
 constexpr size_t kMaxPemBytes = size_t{1} << 20;
@@ -214,8 +214,7 @@ Result<ClusterAccess> LoadKubeconfig(const std::string& path, const std::string&
 Result<ClusterAccess> InCluster(const std::string& folder, const std::string& host, const std::string& port) {
   if (host.empty() || port.empty())
     return Status(StatusCode::kFailedPrecondition,
-                  "this is no pod (KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set): name a "
-                  "kubeconfig file");
+                  "this is no pod (KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set)");
   ClusterAccess access;
   access.server = "https://" + (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + port;
   access.token_file = folder + "/token";
@@ -286,4 +285,4 @@ Result<std::string> Token::Get(Time now) {
   return text.ok() ? Status(StatusCode::kUnavailable, "token: " + file_ + " is empty") : text.status();
 }
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

@@ -16,7 +16,7 @@
 #include "longhaul/status.h"
 #include "longhaul/units.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 
 struct ClusterAccess {
   std::string server;                          // "https://10.0.0.1:6443"
@@ -78,4 +78,4 @@ class Token {
   uint64_t reads_ = 0;
 };
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

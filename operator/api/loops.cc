@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 
 Instant SteadyNow() {
   return Instant::FromNanoseconds(
@@ -111,4 +111,4 @@ ApiResult ListAll(RestClient* client, ApiRequest list, size_t max_items) {
   }
 }
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

@@ -16,7 +16,7 @@
 #include "operator/api/core/leader_election.h"
 #include "operator/api/rest_client.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 
 // steady_clock as an Instant: what the cores here are given.
 Instant SteadyNow();
@@ -77,4 +77,4 @@ class ElectionLoop {
 // kTooLarge: there are more than max_items. An expired continue token begins the list again, once.
 ApiResult ListAll(RestClient* client, ApiRequest list, size_t max_items);
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -593,4 +593,4 @@ ApiResult RestClient::Call(const ApiRequest& request) {
   }
 }
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

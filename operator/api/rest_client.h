@@ -29,7 +29,7 @@
 #include "operator/api/core/watch_decoder.h"
 #include "operator/api/kubeconfig.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 
 struct RestOptions {
   std::string user_agent = "longhaul-operator";
@@ -107,4 +107,4 @@ class RestClient {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

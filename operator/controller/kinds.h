@@ -10,8 +10,6 @@
 
 namespace longhaul::kube {
 
-namespace api = longhaul::kubernetes;
-
 struct Kind {
   std::string_view version, name;  // "apps/v1", "StatefulSet"
   api::ResourceType type;

@@ -81,6 +81,11 @@ void Operator::Publish(Instant now) {
   }
   report.api = home_->counters();
   report.calls = home_->calls();
+  std::string trouble = election_ ? election_->election().trouble() : "";
+  if (!trouble.empty()) trouble = "the lease cannot be read or written: " + trouble;
+  if (!trouble.empty() && !lease_fails_ && options_.controller.log)
+    options_.controller.log(LogLevel::kWarning, trouble);
+  lease_fails_ = !trouble.empty();
   if (controller_ != nullptr) {
     report.not_ready = controller_->NotReady();
     report.controller = controller_->counters();
@@ -98,6 +103,8 @@ void Operator::Publish(Instant now) {
     report.open_sites = controller_->sites().open();
   } else if (stop_at_) {
     report.not_ready = "stops";
+  } else if (report.holder.empty()) {
+    report.not_ready = trouble;
   }
   const std::lock_guard lock(mutex_);
   report_ = std::move(report);

@@ -25,7 +25,7 @@ struct OperatorOptions {
 struct OperatorReport {
   bool leads = false;
   std::string holder;     // of the lease
-  std::string not_ready;  // "" while it works, or waits for the lease
+  std::string not_ready;  // "" while it works, or waits for the lease that another one has
   ControllerCounters controller;
   api::RestCounters api;
   api::WorkQueueCounters queue;
@@ -73,6 +73,7 @@ class Operator {
   std::optional<Instant> stop_at_;
   uint64_t terms_ = 0;
   Instant published_at_;
+  bool lease_fails_ = false;  // said
   mutable std::mutex mutex_;
   OperatorReport report_;  // guarded by mutex_
   std::atomic<int64_t> turned_at_{0};

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "operator/resource/requester.h"
+
 namespace longhaul::kube {
 namespace {
 
@@ -13,11 +15,18 @@ api::AccessQuestion QuestionOf(const TrainingJob& job) {
   constexpr std::string_view kServiceAccount = "system:serviceaccount:";
   api::AccessQuestion question;
   question.user = job.requester;
-  question.groups = {"system:authenticated"};
-  if (question.user.starts_with(kServiceAccount)) {
-    const std::string rest = question.user.substr(kServiceAccount.size());
-    question.groups.emplace_back("system:serviceaccounts");
-    question.groups.push_back("system:serviceaccounts:" + rest.substr(0, rest.find(':')));
+  if (!job.requester_identity.empty()) {
+    RequesterIdentity identity = ParseIdentity(job.requester_identity);
+    question.groups = std::move(identity.groups);
+    question.uid = std::move(identity.uid);
+    question.extra = std::move(identity.extra);
+  } else {
+    question.groups = {"system:authenticated"};
+    if (question.user.starts_with(kServiceAccount)) {
+      const std::string rest = question.user.substr(kServiceAccount.size());
+      question.groups.emplace_back("system:serviceaccounts");
+      question.groups.push_back("system:serviceaccounts:" + rest.substr(0, rest.find(':')));
+    }
   }
   question.verb = "use";
   question.group = "longhaul.dev";
@@ -42,7 +51,7 @@ PermissionDesk::Answer PermissionDesk::Ask(const TrainingJob& job, const std::st
   const api::AccessQuestion question = QuestionOf(job);
   if (const auto known = cache_.Find(question, now))
     return {*known ? Permission::kAllowed : Permission::kDenied, false, ""};
-  const std::string text = question.user + '\n' + question.name_space + '\n' + question.name;
+  const std::string text = api::KeyOf(question);
   if (const auto asked = asked_.find(text); asked != asked_.end()) {
     open_[asked->second].jobs.insert(key);
     return {Permission::kUnknown, true, ""};

@@ -48,7 +48,8 @@ class PermissionDesk {
   uint64_t reviews_ = 0;
 };
 
-// Groups follow for service accounts; those of people are the authenticator's, which is not asked here.
+// Of a job that an older webhook has stamped, with the name alone: the groups of a service account follow
+// from that, those of people are not known.
 api::AccessQuestion QuestionOf(const TrainingJob& job);
 
 }  // namespace longhaul::kube

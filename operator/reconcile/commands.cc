@@ -19,7 +19,8 @@ std::string KeyFile(const std::string& job, const std::string& hex_key) {
   return "longhaul-psk-v1\njob = " + job + "\npsk = " + hex_key + "\n";
 }
 
-std::vector<std::string> ServerCommand(const TrainingJob& job, const JobPlan& plan, int64_t attempt) {
+std::vector<std::string> ServerCommand(const TrainingJob& job, const JobPlan& plan,
+                                       const ServerParts& parts) {
   // --once: a job that is aborted ends the process with 1; the container starts again, and goes on from the
   // round log. --min-workers 1: a lost node does not abort the job, it is the operator that counts.
   // --max-weight-share 1: a node counts with all of its GPUs, also 16 beside 3.
@@ -31,7 +32,9 @@ std::vector<std::string> ServerCommand(const TrainingJob& job, const JobPlan& pl
           "--min-workers",
           "1",
           "--min-incarnation",
-          std::to_string(attempt),
+          std::to_string(parts.attempt),
+          "--start-workers",
+          std::to_string(parts.start_workers),
           "--job",
           job.name,
           "--key",

@@ -29,8 +29,11 @@ inline constexpr const char* kCheckpointMount = "/checkpoints";
 // Of a key that server, engines and tools share (longhaul keygen).
 std::string KeyFile(const std::string& job, const std::string& hex_key);
 
-// attempt: pods of earlier ones are refused.
-std::vector<std::string> ServerCommand(const TrainingJob& job, const JobPlan& plan, int64_t attempt);
+struct ServerParts {
+  int64_t attempt = 0;       // pods of earlier ones are refused
+  size_t start_workers = 0;  // members that start the rounds; 0: all of the plan
+};
+std::vector<std::string> ServerCommand(const TrainingJob& job, const JobPlan& plan, const ServerParts& parts);
 // The ring of a pod's GPUs, and its one connection to the server.
 std::vector<std::string> EngineCommand(const TrainingJob& job, const JobPlan& plan, size_t rank,
                                        int64_t incarnation, const std::string& server_address);

@@ -51,6 +51,12 @@ bool JobView::ServerGone() const {
   return Find("StatefulSet", ServerName(job_)).is_null() && ServerPod().is_null();
 }
 
+std::string JobView::KeyTaken() const {
+  return "Secret " + KeyName(job_) +
+         " is there already and its key is not this job's: delete it (kubectl delete secret " +
+         KeyName(job_) + " -n " + job_.name_space + "), and the operator makes it";
+}
+
 std::string JobView::ClusterOf(std::string_view site) const {
   for (const Site& one : job_.spec.sites) {
     if (one.name == site) return one.kubeconfig_secret.empty() ? "" : one.name;

@@ -32,6 +32,7 @@ class JobView {
   // It has the plan's number of members, and refuses pods of earlier attempts.
   bool ServerCurrent() const;
   bool ServerGone() const;
+  std::string KeyTaken() const;  // what is wrong with the Secret of the job's key, and the remedy
   // "" where the site is a part of the job's own cluster.
   std::string ClusterOf(std::string_view site) const;
   std::vector<std::string> RemoteClusters() const;

@@ -43,6 +43,16 @@ void NodeLedger::Lose(size_t rank) {
                                    : ", or set elastic.minNodes to go on without such nodes"));
 }
 
+size_t NodeLedger::Stragglers() const {
+  const size_t done = CountOf(NodePhase::kSucceeded);
+  const bool again = std::any_of(next_.nodes.begin(), next_.nodes.end(), [](const NodeStatus& node) {
+    const bool ended = node.phase == NodePhase::kSucceeded || node.phase == NodePhase::kLost;
+    return !ended && node.retries + node.disruptions > 0;
+  });
+  if (done == 0 || CountOf(NodePhase::kReady) > 0 || !again) return 0;
+  return next_.nodes.size() - done - CountOf(NodePhase::kLost);
+}
+
 void NodeLedger::NextAttempt() {
   int64_t most = 0;
   for (const NodeStatus& node : next_.nodes) most = std::max<int64_t>(most, node.retries + node.disruptions);
@@ -92,7 +102,9 @@ void NodeLedger::CountNode(size_t rank, bool* release) {
     // What ends while it is deleted was told to.
     const bool own = pod.fate == PodFate::kFailed && !pod.deleting_until;
     return Again(rank, own,
-                 own ? "exit code " + std::to_string(pod.exit_code.value_or(0)) : "evicted or deleted");
+                 !own              ? "evicted or deleted"
+                 : pod.key_refused ? KeyTaken()
+                                   : "exit code " + std::to_string(pod.exit_code.value_or(0)));
   }
   node.phase = pod.fate == PodFate::kReady ? NodePhase::kReady : NodePhase::kStarting;
   node.pod_ip = pod.ip;

@@ -1,8 +1,15 @@
 #include "operator/reconcile/objects.h"
 
-#include <utility>
+#include <openssl/evp.h>
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/check.h"
 #include "operator/reconcile/commands.h"
+#include "operator/reconcile/pods.h"
 
 namespace longhaul::kube {
 namespace {
@@ -17,6 +24,7 @@ constexpr int kServerGraceSeconds = 30;
 constexpr const char* kHandOver = "kill -USR2 1";
 constexpr int kPlanMode = 0555;  // the script is executed
 constexpr int kKeyMode = 0440;   // the volume's group is the pod's fsGroup
+constexpr const char* kTemporary = "/tmp";
 
 Json Labels(const TrainingJob& job) {
   return {{kJobLabel, job.name}, {kUidLabel, job.uid}, {"app.kubernetes.io/part-of", "longhaul"}};
@@ -37,11 +45,14 @@ Json Reference(const char* version, const char* kind, const std::string& name, c
           {"blockOwnerDeletion", true}};
 }
 
-// Sets what `defaults` has and `object` lacks.
+// Sets what `defaults` has and `object` lacks, also inside objects that both have. Null is lacking, as it is
+// for an API server.
 void SetDefaults(Json* object, const Json& defaults) {
   if (!object->is_object()) *object = Json::object();
   for (const auto& [key, value] : defaults.items()) {
-    if (!object->contains(key)) (*object)[key] = value;
+    Json& own = (*object)[key];
+    if (own.is_null()) own = value;
+    if (own.is_object() && value.is_object()) SetDefaults(&own, value);
   }
 }
 
@@ -56,6 +67,7 @@ Json PodSecurity() {
 Json ContainerSecurity() {
   return {{"allowPrivilegeEscalation", false},
           {"privileged", false},
+          {"readOnlyRootFilesystem", true},
           {"capabilities", {{"drop", Json::array({"ALL"})}}}};
 }
 
@@ -80,9 +92,25 @@ std::string KeySecretOf(const TrainingJob& job) {
   return job.spec.server.external ? job.spec.server.external->join_secret : KeyName(job);
 }
 
+std::string Sha256(const std::string& text) {
+  std::vector<uint8_t> digest(32);
+  size_t size = digest.size();
+  LH_CHECK(EVP_Q_digest(nullptr, "SHA256", nullptr, text.data(), text.size(), digest.data(), &size) == 1);
+  return HexOf(digest);
+}
+
 // The key as the Secret has it, and in memory as longhaul wants it: readable by its user alone, which files
-// of a Secret, root's with the group of the pod, are not.
-void AddKey(const TrainingJob& job, const Settings& settings, Json* pod) {
+// of a Secret, root's with the group of the pod, are not. The operator makes its Secret and does not read it:
+// here it is seen that another one has the name.
+std::vector<std::string> CopyKey(const TrainingJob& job, const std::string& hex_key) {
+  const std::string kept = "/etc/longhaul/secret/job.key";
+  if (job.spec.server.external) return {"install", "-m", "0600", kept, kKeyPath};
+  return {"/bin/sh", "-c",
+          "install -m 0600 " + kept + " " + kKeyPath + " && echo '" + Sha256(KeyFile(job.name, hex_key)) +
+              "  " + kKeyPath + "' | sha256sum -c - || exit " + std::to_string(kKeyIsAnothers)};
+}
+
+void AddKey(const TrainingJob& job, const Settings& settings, const std::string& hex_key, Json* pod) {
   Json& volumes = (*pod)["volumes"];
   if (!volumes.is_array()) volumes = Json::array();
   volumes.push_back({{"name", "longhaul-secret"},
@@ -90,13 +118,12 @@ void AddKey(const TrainingJob& job, const Settings& settings, Json* pod) {
   volumes.push_back({{"name", "longhaul-key"}, {"emptyDir", {{"medium", "Memory"}}}});
   Json& first = (*pod)["initContainers"];
   if (!first.is_array()) first = Json::array();
-  const Json copy = {
-      {"name", "key"},
-      {"image", ImageOf(job, settings)},
-      {"command", Json::array({"install", "-m", "0600", "/etc/longhaul/secret/job.key", kKeyPath})},
-      {"securityContext", ContainerSecurity()},
-      {"volumeMounts", Json::array({Mount("longhaul-secret", "/etc/longhaul/secret", true),
-                                    Mount("longhaul-key", "/etc/longhaul/key", false)})}};
+  const Json copy = {{"name", "key"},
+                     {"image", ImageOf(job, settings)},
+                     {"command", CopyKey(job, hex_key)},
+                     {"securityContext", ContainerSecurity()},
+                     {"volumeMounts", Json::array({Mount("longhaul-secret", "/etc/longhaul/secret", true),
+                                                   Mount("longhaul-key", "/etc/longhaul/key", false)})}};
   first.insert(first.begin(), copy);
 }
 
@@ -143,6 +170,10 @@ Json TrainerContainer(const TrainingJob& job, const NodeConfig& config, const Jo
   if (!mounts.is_array()) mounts = Json::array();
   mounts.push_back(Mount("longhaul-run", "/run/longhaul", false));
   mounts.push_back(Mount("longhaul-plan", "/longhaul/plan", true));
+  // The one place to write to, beside the template's volumes.
+  if (std::ranges::none_of(mounts,
+                           [](const Json& mount) { return TextAt(mount, {"mountPath"}) == kTemporary; }))
+    mounts.push_back(Mount("longhaul-tmp", kTemporary, false));
   if (!job.spec.data) return container;
   if (!job.spec.data->uri.empty()) {
     if (!At(container, {"env"}).is_array()) container["env"] = Json::array();
@@ -254,7 +285,7 @@ Json NodesService(const TrainingJob& job, const Owner& owner) {
 }
 
 Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan,
-               const Settings& settings, int64_t attempt) {
+               const Settings& settings, const ServerParts& parts, const std::string& hex_key) {
   Json labels = Labels(job);
   labels[kRoleLabel] = "server";
   labels[kPlanLabel] = plan.hash;
@@ -272,7 +303,7 @@ Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
   pod["containers"] = Json::array(
       {{{"name", "server"},
         {"image", ImageOf(job, settings)},
-        {"command", ServerCommand(job, plan, attempt)},
+        {"command", ServerCommand(job, plan, parts)},
         {"ports",
          Json::array({{{"name", "longhaul"}, {"protocol", "UDP"}, {"containerPort", job.spec.server.port}},
                       {{"name", "metrics"}, {"containerPort", kServerMetricsPort}}})},
@@ -290,10 +321,11 @@ Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
     storage["emptyDir"] = Json::object();
   }
   pod["volumes"] = Json::array({std::move(storage)});
-  AddKey(job, settings, &pod);
+  AddKey(job, settings, hex_key, &pod);
   Json set = Object("apps/v1", "StatefulSet", Metadata(job, ServerName(job), JobOwner(job)));
   set["metadata"]["labels"][kPlanLabel] = plan.hash;
-  set["metadata"]["labels"][kIncarnationLabel] = std::to_string(attempt);
+  set["metadata"]["labels"][kIncarnationLabel] = std::to_string(parts.attempt);
+  set["metadata"]["labels"][kStartLabel] = std::to_string(parts.start_workers);
   set["spec"] = {{"replicas", 1},
                  {"serviceName", ServerName(job)},
                  {"selector", {{"matchLabels", SelectorOf(job, "server")}}},
@@ -334,13 +366,14 @@ Json WorkerPod(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
   Json& volumes = spec["volumes"];
   if (!volumes.is_array()) volumes = Json::array();
   volumes.push_back({{"name", "longhaul-run"}, {"emptyDir", Json::object()}});
+  volumes.push_back({{"name", "longhaul-tmp"}, {"emptyDir", Json::object()}});
   volumes.push_back(
       {{"name", "longhaul-plan"}, {"configMap", {{"name", PlanName(job)}, {"defaultMode", kPlanMode}}}});
   if (job.spec.data && !job.spec.data->claim.empty()) {
     volumes.push_back({{"name", "longhaul-data"},
                        {"persistentVolumeClaim", {{"claimName", job.spec.data->claim}, {"readOnly", true}}}});
   }
-  AddKey(job, settings, &spec);
+  AddKey(job, settings, parts.hex_key, &spec);
   pod["spec"] = std::move(spec);
   return pod;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "operator/plan/job_plan.h"
+#include "operator/reconcile/commands.h"
 #include "operator/reconcile/observed.h"
 
 namespace longhaul::kube {
@@ -34,9 +35,9 @@ Json StorageClaim(const TrainingJob& job);
 Json ServerService(const TrainingJob& job);
 Json PublicService(const TrainingJob& job);
 Json NodesService(const TrainingJob& job, const Owner& owner);
-// attempt: the job's; also its label longhaul.dev/incarnation.
+// The parts are its labels longhaul.dev/incarnation and longhaul.dev/start-workers, too.
 Json ServerSet(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan,
-               const Settings& settings, int64_t attempt);
+               const Settings& settings, const ServerParts& parts, const std::string& hex_key);
 Json Anchor(const TrainingJob& job);
 
 // One training node: its engine and its ranks.
@@ -44,6 +45,7 @@ struct WorkerPodParts {
   size_t rank = 0;
   int64_t incarnation = 0;
   std::string server_address;
+  std::string hex_key;
 };
 Json WorkerPod(const TrainingJob& job, const NodeConfig& config, const JobPlan& plan,
                const Settings& settings, const WorkerPodParts& parts, const Owner& owner);

@@ -20,6 +20,8 @@ inline constexpr const char* kRankLabel = "longhaul.dev/rank";
 inline constexpr const char* kIncarnationLabel = "longhaul.dev/incarnation";
 inline constexpr const char* kPlanLabel = "longhaul.dev/plan";
 inline constexpr const char* kSiteLabel = "longhaul.dev/site";
+inline constexpr const char* kStartLabel =
+    "longhaul.dev/start-workers";  // of servers: how many start, 0: all
 
 // Of the operator's command line.
 struct Settings {

@@ -51,6 +51,18 @@ std::optional<int64_t> ExitCodeOf(const Json& pod) {
   return found;
 }
 
+bool RefusesKey(const Json& pod) {
+  const Json& statuses = At(pod, {"status", "initContainerStatuses"});
+  if (!statuses.is_array()) return false;
+  return std::ranges::any_of(statuses, [](const Json& container) {
+    // Between two tries the last one counts.
+    const bool ended = At(container, {"state", "terminated"}).is_object();
+    return TextAt(container, {"name"}) == "key" &&
+           NumberAt(container, {ended ? "state" : "lastState", "terminated", "exitCode"}, 0) ==
+               kKeyIsAnothers;
+  });
+}
+
 bool IsDisruption(const Json& pod) {
   const std::string reason = TextAt(pod, {"status", "reason"});
   return std::find(kDisruptions.begin(), kDisruptions.end(), reason) != kDisruptions.end() ||
@@ -98,6 +110,7 @@ PodView ReadPod(const Json& pod) {
   if (parsed.ec != std::errc() || parsed.ptr != number.data() + number.size()) view.incarnation = -1;
   view.exit_code = ExitCodeOf(pod);
   view.fate = FateOf(pod, view.exit_code);
+  view.key_refused = RefusesKey(pod);
   view.created = ParseTimestamp(TextAt(pod, {"metadata", "creationTimestamp"})).value_or(Instant());
   if (!At(pod, {"metadata", "deletionTimestamp"}).is_null()) {
     view.deleting_until =

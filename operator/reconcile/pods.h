@@ -10,6 +10,9 @@
 
 namespace longhaul::kube {
 
+// With which the container `key` ends: the Secret's key is not the job's.
+inline constexpr int kKeyIsAnothers = 78;
+
 enum class PodFate : uint8_t {
   kWaiting,   // not on a machine yet, or its containers have not started
   kStarting,  // runs, not ready
@@ -27,7 +30,8 @@ struct PodView {
   Instant created;
   std::optional<Instant> deleting_until;  // deletionTimestamp: when its grace ends
   bool unschedulable = false;
-  std::string trouble;  // what keeps it from running, in a sentence; "" when nothing does
+  bool key_refused = false;  // the Secret of its key is not the operator's
+  std::string trouble;       // what keeps it from running, in a sentence; "" when nothing does
 };
 
 // Of any JSON; what is missing is at its default.

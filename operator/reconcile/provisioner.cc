@@ -42,9 +42,15 @@ void Provisioner::ProvisionServer() {
   }
   // It is not read: made as long as the server may wait for it.
   if (!ServerReady()) Create(KeySecret(job_, seen_.job_key, JobOwner(job_)));
-  need(ServerSet(job_, config_, plan_, settings_, next_.attempt));
+  need(ServerSet(job_, config_, plan_, settings_, {next_.attempt, Stragglers()}, seen_.job_key));
   // That of a plan before has another number of members, that of an attempt before lets its pods in.
-  if (!ServerCurrent()) StopServer();
+  if (!ServerCurrent() || ServerWaitsForEnded()) StopServer();
+}
+
+bool Provisioner::ServerWaitsForEnded() const {
+  const Json& set = Find("StatefulSet", ServerName(job_));
+  return Stragglers() > 0 && !set.is_null() &&
+         TextAt(set, {"metadata", "labels", kStartLabel}) != std::to_string(Stragglers());
 }
 
 void Provisioner::StopServer() {
@@ -107,7 +113,12 @@ void Provisioner::ProvisionPods() {
       RequeueIn(kLookAgain);
       continue;
     }
-    Create(WorkerPod(job_, config_, plan_, settings_, {rank, Incarnation(node), address}, *owner), cluster);
+    // Its Secret may have gone since the first pod.
+    if (node.retries + node.disruptions > 0 && !job_.spec.server.external)
+      Create(KeySecret(job_, seen_.job_key, *owner), cluster);
+    Create(
+        WorkerPod(job_, config_, plan_, settings_, {rank, Incarnation(node), address, seen_.job_key}, *owner),
+        cluster);
     RequeueIn(kSoon);
   }
   // Pods of a plan that had more nodes.

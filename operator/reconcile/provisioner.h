@@ -19,6 +19,8 @@ class Provisioner : protected NodeLedger {
   bool waits_for_objects_ = false;
 
  private:
+  // The other nodes have finished, and the server with them: started again, it would wait for them.
+  bool ServerWaitsForEnded() const;
   void ProvisionServer();
   void ProvisionRemote();
   void ProvisionPods();

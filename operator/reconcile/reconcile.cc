@@ -292,9 +292,16 @@ void Pass::Assess() {
     return;
   }
   const bool server = ServerReady();
-  Set("ServerReady", server, server ? "Ready" : "NotReady",
-      server ? "the server takes members"
-             : "the server is not ready: see kubectl describe pod " + ServerName(job_) + "-0, and its log");
+  const bool taken = !server && ReadPod(ServerPod()).key_refused;
+  const Condition* said = next_.Find("ServerReady");
+  if (taken && (said == nullptr || said->reason != "NameTaken")) Event(true, "NameTaken", KeyTaken());
+  Set("ServerReady", server,
+      server  ? "Ready"
+      : taken ? "NameTaken"
+              : "NotReady",
+      server  ? "the server takes members"
+      : taken ? KeyTaken()
+              : "the server is not ready: see kubectl describe pod " + ServerName(job_) + "-0, and its log");
   const bool all = ready + lost == planned && planned > 0 && ready > 0;
   if (all) {
     Set("NodesReady", true, "Ready", std::to_string(ready) + " nodes are ready");

@@ -165,6 +165,8 @@ class Checker {
         if (value != false) Fail(where, kAskForProfile);
       } else if (key == "capabilities") {
         if (!At(value, {"add"}).is_null()) Fail(where + ".add", kAskForProfile);
+        const Json& drop = At(value, {"drop"});
+        if (!drop.is_null() && drop != Json::array({"ALL"})) Fail(where + ".drop", kAskForProfile);
       } else if (key == "seccompProfile") {
         if (TextAt(value, {"type"}) != "RuntimeDefault") Fail(where + ".type", kAskForProfile);
       } else {

@@ -284,6 +284,7 @@ Result<TrainingJob> ParseTrainingJob(const Json& object) {
   job.resource_version = TextAt(metadata, {"resourceVersion"});
   job.generation = NumberAt(metadata, {"generation"}, 0);
   job.requester = TextAt(metadata, {"annotations", kRequesterAnnotation});
+  job.requester_identity = TextAt(metadata, {"annotations", kIdentityAnnotation});
   if (!At(metadata, {"deletionTimestamp"}).is_null()) {
     job.deleted = ParseTimestamp(TextAt(metadata, {"deletionTimestamp"})).value_or(job.created);
   }

@@ -22,7 +22,9 @@ namespace longhaul {
 namespace kube {
 
 inline constexpr std::string_view kApiVersion = "longhaul.dev/v1alpha1";
-inline constexpr std::string_view kRequesterAnnotation = "longhaul.dev/requester";  // a webhook stamps it
+// A webhook stamps them: the user that made the job, and what else is known of it (requester.h).
+inline constexpr std::string_view kRequesterAnnotation = "longhaul.dev/requester";
+inline constexpr std::string_view kIdentityAnnotation = "longhaul.dev/requester-identity";
 inline constexpr std::string_view kFinalizer = "longhaul.dev/remote-sites";
 
 // How GPUs are dealt out to nodes; whether what nodes have is said by the profile, or seen in the cluster;
@@ -96,7 +98,8 @@ struct TrainingJobSpec {
 };
 
 struct TrainingJob {
-  std::string name, name_space, uid, resource_version, requester;
+  std::string name, name_space, uid, resource_version;
+  std::string requester, requester_identity;
   int64_t generation = 0;
   Instant created;
   std::optional<Instant> deleted;

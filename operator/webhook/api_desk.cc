@@ -3,16 +3,16 @@
 #include <system_error>
 #include <utility>
 
-namespace longhaul::webhook {
+namespace longhaul::kube::webhook {
 
-using kubernetes::ApiCode;
-using kubernetes::ApiRequest;
-using kubernetes::ApiResult;
+using api::ApiCode;
+using api::ApiRequest;
+using api::ApiResult;
 
 ApiRequest RequestOf(const Question& question, Duration limit) {
   ApiRequest request;
   if (question.kind == Question::Kind::kPermission) {
-    request = kubernetes::SubjectAccessReview(question.access);
+    request = api::SubjectAccessReview(question.access);
   } else {
     // Of the API server itself: a copy may be older than the job.
     request.type = {"longhaul.dev", "v1alpha1", "trainingjobs", true};
@@ -24,14 +24,14 @@ ApiRequest RequestOf(const Question& question, Duration limit) {
 }
 
 Result<bool> AnswerOf(const Question& question, const ApiResult& result) {
-  if (question.kind == Question::Kind::kPermission) return kubernetes::IsAllowed(result);
+  if (question.kind == Question::Kind::kPermission) return api::IsAllowed(result);
   if (result.ok()) return true;
   if (result.code == ApiCode::kNotFound) return false;
   return Status(StatusCode::kUnavailable, result.ToString());
 }
 
-Result<std::unique_ptr<ApiDesk>> ApiDesk::Start(std::unique_ptr<kubernetes::RestClient> client,
-                                                Duration limit, Reply reply) {
+Result<std::unique_ptr<ApiDesk>> ApiDesk::Start(std::unique_ptr<api::RestClient> client, Duration limit,
+                                                Reply reply) {
   std::unique_ptr<ApiDesk> desk(new ApiDesk(std::move(client), limit, std::move(reply)));
   try {
     desk->thread_ = std::thread([raw = desk.get()] { raw->Run(); });
@@ -56,7 +56,7 @@ void ApiDesk::Ask(Question question) {
 }
 
 void ApiDesk::Begin(Question question) {
-  const Result<kubernetes::CallId> call = client_->Start(RequestOf(question, limit_));
+  const Result<api::CallId> call = client_->Start(RequestOf(question, limit_));
   if (call.ok()) {
     asked_[*call] = std::move(question);
   } else {
@@ -83,4 +83,4 @@ void ApiDesk::Run() {
   }
 }
 
-}  // namespace longhaul::webhook
+}  // namespace longhaul::kube::webhook

@@ -14,7 +14,7 @@
 #include "operator/api/rest_client.h"
 #include "operator/webhook/core/admission.h"
 
-namespace longhaul::webhook {
+namespace longhaul::kube::webhook {
 
 class ApiDesk {
  public:
@@ -22,8 +22,8 @@ class ApiDesk {
   using Reply = std::function<void(const Question& question, const Result<bool>& answer)>;
 
   // limit: of each question, all attempts together. Errors: kInternal, without a thread.
-  static Result<std::unique_ptr<ApiDesk>> Start(std::unique_ptr<kubernetes::RestClient> client,
-                                                Duration limit, Reply reply);
+  static Result<std::unique_ptr<ApiDesk>> Start(std::unique_ptr<api::RestClient> client, Duration limit,
+                                                Reply reply);
   // Questions without an answer get none any more.
   ~ApiDesk();
   ApiDesk(const ApiDesk&) = delete;
@@ -33,15 +33,15 @@ class ApiDesk {
   void Ask(Question question);
 
  private:
-  ApiDesk(std::unique_ptr<kubernetes::RestClient> client, Duration limit, Reply reply)
+  ApiDesk(std::unique_ptr<api::RestClient> client, Duration limit, Reply reply)
       : client_(std::move(client)), limit_(limit), reply_(std::move(reply)) {}
   void Run();
   void Begin(Question question);
 
-  std::unique_ptr<kubernetes::RestClient> client_;  // the thread's, but for Wake
+  std::unique_ptr<api::RestClient> client_;  // the thread's, but for Wake
   const Duration limit_;
   const Reply reply_;
-  std::map<kubernetes::CallId, Question> asked_;
+  std::map<api::CallId, Question> asked_;
   std::mutex mutex_;
   std::deque<Question> questions_;  // guarded by mutex_
   std::atomic<bool> stop_{false};
@@ -49,7 +49,7 @@ class ApiDesk {
 };
 
 // What is asked of the API server, and what its answer comes to.
-kubernetes::ApiRequest RequestOf(const Question& question, Duration limit);
-Result<bool> AnswerOf(const Question& question, const kubernetes::ApiResult& result);
+api::ApiRequest RequestOf(const Question& question, Duration limit);
+Result<bool> AnswerOf(const Question& question, const api::ApiResult& result);
 
-}  // namespace longhaul::webhook
+}  // namespace longhaul::kube::webhook

@@ -10,7 +10,7 @@
 
 #include "operator/api/kubeconfig.h"
 
-namespace longhaul::webhook {
+namespace longhaul::kube::webhook {
 namespace {
 
 constexpr const char* kFiles[] = {"/tls.crt", "/tls.key"};
@@ -70,9 +70,9 @@ Status Certificate::Refresh() {
   Stamp stamp{};
   if (Status known = Stat(&stamp); !known.ok()) return known;
   if (context_ && stamp == read_) return {};
-  const auto certificate = kubernetes::ReadSmallFile(folder_ + kFiles[0], kMostPemBytes, "the certificate");
+  const auto certificate = api::ReadSmallFile(folder_ + kFiles[0], kMostPemBytes, "the certificate");
   if (!certificate.ok()) return certificate.status();
-  const auto key = kubernetes::ReadSmallFile(folder_ + kFiles[1], kMostPemBytes, "the key");
+  const auto key = api::ReadSmallFile(folder_ + kFiles[1], kMostPemBytes, "the key");
   if (!key.ok()) return key.status();
   Result<Context> made = Make(*certificate, *key, folder_);
   if (!made.ok()) return made.status();
@@ -82,4 +82,4 @@ Status Certificate::Refresh() {
   return {};
 }
 
-}  // namespace longhaul::webhook
+}  // namespace longhaul::kube::webhook

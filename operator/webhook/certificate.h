@@ -15,7 +15,7 @@ namespace asio::ssl {
 class context;
 }
 
-namespace longhaul::webhook {
+namespace longhaul::kube::webhook {
 
 class Certificate {
  public:
@@ -43,4 +43,4 @@ class Certificate {
   uint64_t loads_ = 0;
 };
 
-}  // namespace longhaul::webhook
+}  // namespace longhaul::kube::webhook

@@ -1,5 +1,6 @@
 #include "operator/webhook/webhook_server.h"
 
+#include <algorithm>
 #include <asio.hpp>
 #include <asio/ssl.hpp>
 #include <cerrno>
@@ -21,7 +22,7 @@
 #include "transport/udp/clock.h"
 #include "transport/udp/resolve.h"
 
-namespace longhaul::webhook {
+namespace longhaul::kube::webhook {
 namespace {
 
 using asio::ip::tcp;
@@ -29,7 +30,7 @@ using health::CannotListen;
 using health::HttpRequest;
 using health::ReasonOf;
 
-constexpr int kBacklog = 32;
+constexpr int kBacklog = 256;  // a burst; a connection that finds no place here is tried again a second later
 // Without a descriptor for a newcomer.
 constexpr Duration kPause = std::chrono::milliseconds(50);
 // Of what a peer sends behind its request: read, so that the answer is not lost to a reset.
@@ -54,6 +55,7 @@ struct WebhookServer::Impl {
     Certificate::Context context;  // outlives the stream, whatever is read meanwhile
     asio::ssl::stream<tcp::socket> stream;
     asio::steady_timer deadline;
+    const Instant since = udp::Now();
     HttpRequest request{HttpRequest::Takes::kPosts};
     std::array<char, 8192> buffer;
     Hook hook = Hook::kValidate;
@@ -72,12 +74,13 @@ struct WebhookServer::Impl {
         admission(the_options.admission) {}
   ~Impl();
   Status Listen();
-  Status Start(std::unique_ptr<kubernetes::RestClient> client);
+  Status Start(std::unique_ptr<api::RestClient> client);
 
   // --- The thread that serves ---
   void Serve();
   void Accept();
-  void PauseAccepting();
+  void PauseAccepting(Duration time);
+  Ref OldestSender() const;
   void Admit(tcp::socket socket);
   void ReadHead(const Ref& connection);
   void OnHead(const Ref& connection, std::string_view rest);
@@ -140,7 +143,7 @@ Status WebhookServer::Impl::Listen() {
   return {};
 }
 
-Status WebhookServer::Impl::Start(std::unique_ptr<kubernetes::RestClient> client) {
+Status WebhookServer::Impl::Start(std::unique_ptr<api::RestClient> client) {
   auto started = ApiDesk::Start(std::move(client), options.question_limit,
                                 [this](const Question& question, const Result<bool>& answer) {
                                   asio::post(io, [this, question, answer] { OnReply(question, answer); });
@@ -163,13 +166,13 @@ WebhookServer::Impl::~Impl() {
 }
 
 Result<std::unique_ptr<WebhookServer>> WebhookServer::Open(const WebhookOptions& options,
-                                                           const kubernetes::ClusterAccess& access,
-                                                           const kubernetes::RestOptions& rest,
-                                                           Random chance) {
+                                                           const api::ClusterAccess& access,
+                                                           const api::RestOptions& rest, Random chance) {
   try {
-    auto client = kubernetes::RestClient::Make(access, rest, chance);
+    auto client = api::RestClient::Make(access, rest, chance);
     if (!client.ok()) return client.status();
     auto impl = std::make_unique<Impl>(options);
+    if (const auto listen = udp::ResolveListen(options.listen); !listen.ok()) return listen.status();
     if (Status read = impl->certificate.Refresh(); !read.ok()) return read;
     if (Status listening = impl->Listen(); !listening.ok()) return listening;
     if (Status started = impl->Start(std::move(*client)); !started.ok()) return started;
@@ -226,17 +229,21 @@ void WebhookServer::Impl::LookForCertificate() {
 
 void WebhookServer::Impl::Accept() {
   if (accepting) return;
+  if (connections.size() >= options.connections) {
+    const Duration young = OldestSender()->since + options.patience - udp::Now();
+    if (young > Duration(0)) return PauseAccepting(young);
+  }
   acceptor.async_accept([this](const std::error_code& error, tcp::socket socket) {
     accepting = false;
-    if (error) return PauseAccepting();
+    if (error) return PauseAccepting(kPause);
     Admit(std::move(socket));
     Accept();
   });
   accepting = true;
 }
 
-void WebhookServer::Impl::PauseAccepting() {
-  pause.expires_after(kPause);
+void WebhookServer::Impl::PauseAccepting(Duration time) {
+  pause.expires_after(time);
   pause.async_wait([this](const std::error_code&) {
     accepting = false;
     Accept();
@@ -244,11 +251,17 @@ void WebhookServer::Impl::PauseAccepting() {
   accepting = true;
 }
 
+// REQUIRES: there are connections. Not one whose review waits for the API server, where there is another.
+WebhookServer::Impl::Ref WebhookServer::Impl::OldestSender() const {
+  const auto found = std::ranges::find_if(connections, [](const Ref& one) { return one->review == 0; });
+  return found == connections.end() ? connections.front() : *found;
+}
+
 void WebhookServer::Impl::Admit(tcp::socket socket) {
   ++counters.connections;
   if (connections.size() >= options.connections) {
     ++counters.displaced;
-    Close(Ref(connections.front()));
+    Close(OldestSender());
   }
   const Ref connection = std::make_shared<Connection>(std::move(socket), certificate.context());
   connections.push_back(connection);
@@ -431,7 +444,8 @@ void WebhookServer::Impl::Close(const Ref& connection) {
     reviews.erase(connection->review);
   }
   connections.remove(connection);
+  pause.cancel();  // there is a place
   Publish();
 }
 
-}  // namespace longhaul::webhook
+}  // namespace longhaul::kube::webhook

@@ -24,7 +24,7 @@
 #include "operator/api/rest_client.h"
 #include "operator/webhook/core/admission.h"
 
-namespace longhaul::webhook {
+namespace longhaul::kube::webhook {
 
 struct WebhookCounters {
   uint64_t connections = 0;
@@ -61,7 +61,11 @@ struct WebhookOptions {
   std::string listen;               // HOST:PORT
   std::string certificates_folder;  // with tls.crt and tls.key
   Duration look_for_certificate = std::chrono::seconds(10);
-  size_t connections = 32;  // beyond them the oldest goes; some 100 KB each with TLS
+  size_t connections = 32;  // some 100 KB each with TLS
+  // Beyond them the oldest that still sends goes, but none that is younger than this: in a burst newcomers
+  // wait in the kernel's queue, and what is under way is not lost to them. A slow sender holds a place for as
+  // long.
+  Duration patience = std::chrono::seconds(1);
   // The API server's own bound of a request is 3 MiB; a review has the object twice at most, and etcd takes
   // 1.5 MiB of one.
   size_t max_body_bytes = size_t{3} << 20;
@@ -81,12 +85,12 @@ struct WebhookState {
 
 class WebhookServer {
  public:
-  // access: of the API server that is asked. Errors: those of Certificate::Refresh (kNotFound: there is no
-  // certificate, so the operator serves no webhooks), of udp::ResolveListen, of RestClient::Make;
+  // access: of the API server that is asked. Errors: those of RestClient::Make, of udp::ResolveListen, of
+  // Certificate::Refresh (kNotFound: there is no certificate, so the operator serves no webhooks);
   // kAlreadyExists (the port is in use), kPermissionDenied, kUnavailable, kInternal.
   static Result<std::unique_ptr<WebhookServer>> Open(const WebhookOptions& options,
-                                                     const kubernetes::ClusterAccess& access,
-                                                     const kubernetes::RestOptions& rest, Random chance);
+                                                     const api::ClusterAccess& access,
+                                                     const api::RestOptions& rest, Random chance);
   ~WebhookServer();
   WebhookServer(const WebhookServer&) = delete;
   WebhookServer& operator=(const WebhookServer&) = delete;
@@ -101,4 +105,4 @@ class WebhookServer {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace longhaul::webhook
+}  // namespace longhaul::kube::webhook

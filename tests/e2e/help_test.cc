@@ -17,6 +17,13 @@ struct Manual {
 // For gtest's messages.
 void PrintTo(const Manual& manual, std::ostream* out) { *out << manual.program; }
 
+std::string NameOf(const ::testing::TestParamInfo<Manual>& test) {
+  std::string name = test.param.program;
+  for (const std::string& argument : test.param.arguments) name += "_" + argument;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
 class Help : public JobTest, public ::testing::WithParamInterface<Manual> {};
 
 TEST_P(Help, ExitsWithZeroAndNamesTheMainOptions) {
@@ -90,12 +97,23 @@ INSTANTIATE_TEST_SUITE_P(
                {"--only", "--repeats", "--json", "tools/dev setup peers", "Exit codes"}},
         Manual{"longhaul-wan", {}, {"up", "down", "status", "exec", "EXIT CODES"}},
         Manual{"longhaul-wan", {"up"}, {"--sites", "--rate", "--delay", "--loss", "--queue"}}),
-    [](const auto& test) {
-      std::string name = test.param.program;
-      for (const std::string& argument : test.param.arguments) name += "_" + argument;
-      std::replace(name.begin(), name.end(), '-', '_');
-      return name;
-    });
+    NameOf);
+
+#ifdef LONGHAUL_HAS_OPERATOR
+INSTANTIATE_TEST_SUITE_P(
+    OfJobs, Help,
+    ::testing::Values(
+        Manual{
+            "longhaul", {"submit"}, {"--name", "--gpus", "--script", "--wait", "--kubeconfig", "Exit codes"}},
+        Manual{"longhaul", {"jobs"}, {"--all-namespaces", "--json", "--kubeconfig", "Exit codes"}},
+        Manual{"longhaul", {"logs"}, {"--node", "--container", "--follow", "--kubeconfig", "Exit codes"}},
+        Manual{"longhaul", {"cancel"}, {"--context", "--kubeconfig", "Exit codes"}},
+        Manual{
+            "longhaul-operator",
+            {},
+            {"--kubeconfig", "--lease-namespace", "--permission", "--webhook", "--metrics", "Exit codes"}}),
+    NameOf);
+#endif
 
 class Version : public JobTest, public ::testing::WithParamInterface<std::string> {};
 
@@ -113,6 +131,10 @@ INSTANTIATE_TEST_SUITE_P(Programs, Version,
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
+
+#ifdef LONGHAUL_HAS_OPERATOR
+INSTANTIATE_TEST_SUITE_P(OfJobs, Version, ::testing::Values("longhaul-operator"));
+#endif
 
 }  // namespace
 }  // namespace longhaul::e2e

@@ -11,8 +11,8 @@
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/property.h"
 
-using namespace longhaul;              // NOLINT
-using namespace longhaul::kubernetes;  // NOLINT
+using namespace longhaul;             // NOLINT
+using namespace longhaul::kube::api;  // NOLINT
 
 namespace {
 

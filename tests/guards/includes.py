@@ -88,7 +88,7 @@ UNITS = [
     ("demo",       r"worker/demo/",                          "public base policy trainer",           "files threads"),
     ("daemon",     r"worker/daemon/",                        "public flags process base",            "os files cli spdlog"),
     # Kubernetes' API: cores without clock and network, then libcurl around them.
-    ("kube_core",  r"operator/api/core/",                    "public base",                          "json"),
+    ("kube_core",  r"operator/api/core/",                    "public base",                          "json openssl"),
     ("kube_api",   r"operator/api/",                         "public base kube_core",                "json curl openssl yaml files"),
     # Admission of jobs: decisions without clock and network, then HTTPS around them.
     ("webhook_core", r"operator/webhook/core/",              "public base wire op_resource kube_core", "json openssl"),
@@ -98,7 +98,7 @@ UNITS = [
     # The operator for Kubernetes: pure, JSON in and out.
     ("op_resource", r"operator/resource/",                   "public base",                          "json"),
     ("op_plan",    r"operator/plan/",                        "public base op_resource",              "json"),
-    ("op_reconcile", r"operator/reconcile/",                 "public base op_resource op_plan",      "json"),
+    ("op_reconcile", r"operator/reconcile/",                 "public base op_resource op_plan",      "json openssl"),
     # One thread over the client: what is observed, decided and done; the lease.
     ("op_controller", r"operator/controller/",               "public base kube_core kube_api op_resource op_plan op_reconcile", "json curl openssl locks"),
     ("op_main",    r"operator/(main|metrics)\.",             "public flags process base keys health kube_core kube_api op_reconcile op_controller webhook webhook_core", "os cli spdlog json files"),

@@ -422,9 +422,10 @@ class Pod:
 
     def here(self, text, container):
         """As it is on this host: folders for mounts, the pod's address for all addresses."""
-        for mount in sorted(container.get("volumeMounts", []), key=lambda one: -len(one["mountPath"])):
-            folder = self.volumes[mount["name"]] / mount.get("subPath", "")
-            text = re.sub(re.escape(mount["mountPath"]) + r"(?![\w-])", str(folder), text)
+        folders = {mount["mountPath"]: str(self.volumes[mount["name"]] / mount.get("subPath", "")) for mount in container.get("volumeMounts", [])}
+        if folders:  # at once: the folders themselves are below /tmp, which may be a mount
+            paths = "|".join(re.escape(path) for path in sorted(folders, key=len, reverse=True))
+            text = re.sub(rf"(?:{paths})(?![\w-])", lambda found: folders[found[0]], text)
         # Behind a balancer: at all addresses.
         public = [port["containerPort"] for port in container.get("ports", []) if port.get("protocol") == "UDP"] if self.machines.namespace else []
         return re.sub(r"0\.0\.0\.0:(?!(?:" + "|".join(map(str, public or ["none"])) + r")\b)", self.address + ":", text)

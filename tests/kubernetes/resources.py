@@ -47,7 +47,7 @@ def find(kind, name=None):
 
 
 def crd(kind):
-    [document] = [d for path, d in everything() if path.startswith("crds/") and d["spec"]["names"]["kind"] == kind]
+    [document] = [d for path, d in everything() if d["kind"] == "CustomResourceDefinition" and d["spec"]["names"]["kind"] == kind]
     return document
 
 

@@ -60,7 +60,7 @@ def image_of(node, containerfile, name):
     start = {key: json.loads(last[word]) for key, word in (("Entrypoint", "ENTRYPOINT"), ("Cmd", "CMD")) if word in last}
     files = {"/usr/local/bin/" + program: PROGRAMS / program for program in
              [pathlib.PurePath(source).name for source, _ in copied(containerfile) if "/release/bin/" in source]}
-    for tool in ("sh", "install", "test", "ls", "sleep", "env", "kill"):
+    for tool in ("sh", "install", "test", "ls", "sleep", "env", "kill", "sha256sum"):
         files["/usr/bin/" + tool] = shutil.which(tool)
     # The back end of liberasurecode is opened by its name.
     for library in pathlib.Path("/usr/lib/x86_64-linux-gnu").glob("lib*"):

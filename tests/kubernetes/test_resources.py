@@ -1,8 +1,14 @@
 """deploy/kubernetes without a cluster: schemas, examples, roles and admission."""
 import copy
+import json
+import posixpath
 import re
+import shutil
+import subprocess
 
 import pytest
+import yaml
+from control_plane import cache
 from resources import BAD, FOLDER, ROOT, changed, crd, everything, example, find, load, schema_of
 from schema import children, refused, structural, with_defaults
 
@@ -29,13 +35,65 @@ def test_kustomizations_name_every_file_but_those_to_copy():
     named = set()
     for path in FOLDER.rglob("kustomization.yaml"):
         [document] = load(path.relative_to(FOLDER))
-        files = document["resources"] + [file for maps in document.get("configMapGenerator", []) for file in maps["files"]]
-        for file in files:
+        assert all((path.parent / base / "kustomization.yaml").is_file() for base in document.get("bases", [])), path
+        files = document.get("resources", []) + [file for maps in document.get("configMapGenerator", []) for file in maps["files"]]
+        for file in files + [patch["path"] for patch in document.get("patchesJson6902", [])]:
             assert (path.parent / file).is_file(), f"{path}: {file}"
             named.add((path.parent / file).relative_to(FOLDER).as_posix())
     there = {p.relative_to(FOLDER).as_posix() for p in FOLDER.rglob("*.*") if p.is_file() and p.suffix in (".yaml", ".json")}
     to_copy = {p for p in there if p.startswith("examples/") or p.endswith("kustomization.yaml")} | {"rbac/site.yaml", "rbac/remote-site.yaml"}
     assert named == there - to_copy
+
+
+def kustomized(folder):
+    """What a kustomization comes to: objects of its bases and its own, with its patches (RFC 6902, of which `add` to a list)."""
+    [document] = load(f"{folder}/kustomization.yaml")
+    objects = [one for base in document.get("bases", []) for one in kustomized(posixpath.normpath(f"{folder}/{base}"))]
+    objects += [one for file in document.get("resources", []) for one in load(posixpath.normpath(f"{folder}/{file}"))]
+    for patch in document.get("patchesJson6902", []):
+        [object_] = [one for one in objects if (one["kind"], one["metadata"]["name"]) == (patch["target"]["kind"], patch["target"]["name"])]
+        for operation in json.loads((FOLDER / folder / patch["path"]).read_text(encoding="utf-8")):
+            assert operation["op"] == "add" and operation["path"].endswith("/-")
+            place = object_
+            for key in operation["path"].split("/")[1:-1]:
+                place = place[int(key) if isinstance(place, list) else key]
+            place.append(operation["value"])
+    return objects
+
+
+def named(objects):
+    return sorted((one["kind"], one["metadata"]["name"]) for one in objects)
+
+
+def arguments(objects):
+    [deployment] = [one for one in objects if one["kind"] == "Deployment"]
+    return deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def test_with_the_policy_the_operator_asks_no_second_time():
+    plain, policy = kustomized("."), kustomized("admission-policy")
+    assert named(policy) == sorted(named(plain) + named(load("admission-policy/policy.yaml")))
+    assert not [argument for argument in arguments(plain) if argument.startswith("--permission")]  # review, by the webhook's stamp
+    assert arguments(policy) == arguments(plain) + ["--permission=admission"]
+
+
+@pytest.mark.parametrize("folder", [".", "admission-policy", "admission-webhook", "monitoring"])
+def test_kubectl_of_1_20_makes_the_same_of_it(folder, tmp_path):
+    """Also with an image of one's own, as docs/howto/kubernetes.md gives it."""
+    if cache() is None:
+        pytest.skip("`tools/dev kube` has prepared no kubectl")
+    shutil.copytree(FOLDER, tmp_path / "kubernetes")
+    with (tmp_path / "kubernetes/operator/kustomization.yaml").open("a", encoding="utf-8") as file:
+        file.write("images: [{name: longhaul-operator, newName: registry.example/longhaul-operator, newTag: latest}]\n")
+    made = subprocess.run([cache() / "bin/kubectl", "kustomize", tmp_path / "kubernetes" / folder], capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    objects = list(yaml.safe_load_all(made.stdout))
+    if folder == "monitoring":  # its dashboard becomes a ConfigMap of a generated name
+        return
+    assert named(objects) == named(kustomized(folder))
+    if folder != "admission-webhook":
+        assert arguments(objects) == arguments(kustomized(folder))
+        assert "image: registry.example/longhaul-operator:latest" in made.stdout
 
 
 # --- The custom resources.
@@ -304,6 +362,9 @@ def test_the_policy_asks_for_the_verb_use_and_denies():
     assert expressions[0].endswith("variables.profiles.name(variables.profile).check('use').allowed()")
     assert expressions[1].endswith("variables.profiles.check('use').allowed()")
     assert all(validation["reason"] == "Forbidden" for validation in spec["validations"])
+    for variable, annotation in (("requester", "longhaul.dev/requester"), ("identity", "longhaul.dev/requester-identity")):
+        assert f"annotations['{annotation}']" in variables[variable] and f"annotations['{annotation}']" in variables[variable + "Before"]
+        assert f"variables.{variable} == variables.{variable}Before" in expressions[-1]  # what the webhook stamped stays
 
 
 # --- The checker itself: it can fail.

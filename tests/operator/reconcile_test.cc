@@ -3,6 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include "operator/reconcile/commands.h"
 #include "operator/reconcile/objects.h"
@@ -114,7 +120,8 @@ TEST(S12S13S17Reconcile, PodsRunARingAndOneConnectionWithTheWeightOfTheirGpus) {
             "LONGHAUL_SITE_RANK /longhaul/plan/script ");
   const Json& set = *cluster.Get("StatefulSet/resnet-server");
   EXPECT_EQ(CommandOf(set["spec"]["template"], 0),
-            "longhaul-server --listen 0.0.0.0:7700 --workers 2 --min-workers 1 --min-incarnation 1 --job "
+            "longhaul-server --listen 0.0.0.0:7700 --workers 2 --min-workers 1 --min-incarnation 1 "
+            "--start-workers 0 --job "
             "resnet --key "
             "/etc/longhaul/key/job.key --checkpoint-dir /checkpoints/job --round-log --max-weight-share 1 "
             "--once --datagram-size 1200 "
@@ -140,12 +147,14 @@ TEST(S6Reconcile, NothingRunsAsRootOrWithAToken) {
   for (const Json* spec : std::vector<const Json*>{&worker, &server}) {
     EXPECT_EQ(At(*spec, {"automountServiceAccountToken"}), false);
     EXPECT_EQ(At(*spec, {"securityContext", "runAsNonRoot"}), true);
+    EXPECT_EQ(At(*spec, {"securityContext", "seccompProfile", "type"}), "RuntimeDefault");
     EXPECT_EQ(At(*spec, {"serviceAccountName"}), nullptr);
     for (const char* list : {"initContainers", "containers"}) {
       for (const Json& container : At(*spec, {list})) {
         EXPECT_EQ(At(container, {"securityContext", "privileged"}), false);
         EXPECT_EQ(At(container, {"securityContext", "allowPrivilegeEscalation"}), false);
-        EXPECT_EQ(At(container, {"securityContext", "capabilities", "drop"}), Json::array({"ALL"}));
+        EXPECT_EQ(At(container, {"securityContext", "capabilities"}), Json({{"drop", Json::array({"ALL"})}}));
+        EXPECT_EQ(At(container, {"securityContext", "readOnlyRootFilesystem"}), true);
       }
     }
   }
@@ -157,6 +166,9 @@ TEST(S6Reconcile, NothingRunsAsRootOrWithAToken) {
   EXPECT_TRUE(pod["containers"][0]["lifecycle"].contains("postStart"));
   EXPECT_THAT(Dump(pod["containers"][1]["volumeMounts"]),
               HasSubstr(R"("mountPath":"/data","name":"longhaul-data")"));
+  EXPECT_THAT(Dump(pod["containers"][1]["volumeMounts"]),
+              HasSubstr(R"("mountPath":"/tmp","name":"longhaul-tmp")"));
+  EXPECT_THAT(Dump(pod["volumes"]), HasSubstr(R"({"emptyDir":{},"name":"longhaul-tmp"})"));
   EXPECT_THAT(Dump(pod["initContainers"][0]["command"]), HasSubstr("0600"));
 }
 
@@ -184,6 +196,127 @@ TEST(S2Reconcile, ATemplatesFieldsReachThePodAndOursStay) {
   EXPECT_THAT(CommandOf(pod, 0), HasSubstr("--site west"));
   EXPECT_EQ(pod["spec"]["containers"][1]["resources"]["limits"],
             Json({{"memory", "64Gi"}, {"nvidia.com/gpu", "10"}}));
+}
+
+TEST(S6Reconcile, AProfileLoosensWhatItNamesAndNothingElse) {
+  const auto trainer = [](const Json& context) {
+    ModelCluster cluster(Job());
+    cluster.profile["spec"]["nodeTemplate"]["spec"]["containers"] =
+        Json::array({{{"securityContext", context}}});
+    Start(&cluster);
+    return (*cluster.Get("Pod/resnet-node-0"))["spec"]["containers"][1]["securityContext"];
+  };
+  Json strict = trainer(nullptr);
+  EXPECT_EQ(trainer(Json::object()), strict);
+  EXPECT_EQ(trainer({{"capabilities", nullptr}}), strict) << "null is nothing to an API server";
+  EXPECT_EQ(trainer({{"capabilities", Json::object()}}), strict);
+  const Json loosened =
+      trainer({{"readOnlyRootFilesystem", false}, {"capabilities", {{"add", {"IPC_LOCK"}}}}});
+  strict["readOnlyRootFilesystem"] = false;
+  strict["capabilities"]["add"] = {"IPC_LOCK"};
+  EXPECT_EQ(loosened, strict);
+
+  ModelCluster cluster(Job());
+  Json& pod = cluster.profile["spec"]["nodeTemplate"]["spec"];
+  pod["securityContext"] = {{"seccompProfile", {{"type", "Unconfined"}}}};
+  pod["volumes"] = Json::array({{{"name", "scratch"}, {"emptyDir", Json::object()}}});
+  pod["containers"] =
+      Json::array({{{"volumeMounts", Json::array({{{"name", "scratch"}, {"mountPath", "/tmp"}}})}}});
+  Start(&cluster);
+  const Json& worker = (*cluster.Get("Pod/resnet-node-0"))["spec"];
+  EXPECT_EQ(worker["securityContext"]["seccompProfile"]["type"], "Unconfined");
+  EXPECT_EQ(worker["securityContext"]["runAsNonRoot"], true);
+  EXPECT_EQ(Dump(worker["containers"][1]["volumeMounts"]).find("longhaul-tmp"), std::string::npos);
+  const Json& server = (*cluster.Get("StatefulSet/resnet-server"))["spec"]["template"]["spec"];
+  EXPECT_EQ(server["securityContext"]["seccompProfile"]["type"], "RuntimeDefault") << "a profile is of nodes";
+}
+
+// What the container `key` ends with, run in a folder of the test where the Secret has this text; "": it has
+// no such entry.
+int CopyKey(const Json& pod, const std::string& secret) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(::testing::TempDir()) / ("copy_key_" + std::to_string(::getpid()));
+  fs::create_directories(folder / "secret");
+  fs::create_directories(folder / "key");
+  std::string script = At(pod, {"initContainers"})[0]["command"][2];
+  for (size_t at = 0; (at = script.find("/etc/longhaul")) != std::string::npos;)
+    script.replace(at, 13, folder.string());
+  std::ofstream(folder / "script") << script;
+  if (!secret.empty()) std::ofstream(folder / "secret/job.key") << secret;
+  const int status = std::system(("/bin/sh " + (folder / "script").string() + " >/dev/null 2>&1").c_str());
+  const bool copied = WEXITSTATUS(status) != 0 || fs::status(folder / "key/job.key").permissions() ==
+                                                      (fs::perms::owner_read | fs::perms::owner_write);
+  fs::remove_all(folder);
+  EXPECT_TRUE(copied);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(S6Reconcile, ASecretThatIsAnothersGivesNoKey) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  const std::string key = (*cluster.Get("Secret/resnet-key"))["stringData"]["job.key"];
+  std::string other = key;
+  other.replace(other.find("psk = aaa"), 9, "psk = bbb");
+  for (const Json& pod : {(*cluster.Get("StatefulSet/resnet-server"))["spec"]["template"]["spec"],
+                          (*cluster.Get("Pod/resnet-node-0"))["spec"]}) {
+    EXPECT_EQ(CopyKey(pod, key), 0);
+    EXPECT_EQ(CopyKey(pod, other), 78);
+    EXPECT_EQ(CopyKey(pod, ""), 78);
+    EXPECT_EQ(Dump(pod).find(std::string(64, 'a')), std::string::npos)
+        << "the key itself is in no pod's command";
+  }
+}
+
+TEST(S5Reconcile, ANameOfASecretThatIsTakenIsSaidWithTheRemedy) {
+  ModelCluster cluster(Job());
+  for (int i = 0; i < 50 && cluster.Get("StatefulSet/resnet-server") == nullptr; ++i)
+    (void)cluster.Reconciled();
+  cluster.RunControllers();
+  (*cluster.Get("StatefulSet/resnet-server"))["status"]["readyReplicas"] = 0;
+  Json& pod = *cluster.Get("Pod/resnet-server-0");
+  const auto try_key = [&](const char* when, int exit_code) {
+    pod["status"] = {{"phase", "Pending"},
+                     {"initContainerStatuses",
+                      Json::array({{{"name", "key"}, {when, {{"terminated", {{"exitCode", exit_code}}}}}}})}};
+    (void)cluster.Reconciled();
+    return *cluster.status().Find("ServerReady");
+  };
+  EXPECT_EQ(try_key("state", 1).reason, "NotReady") << "another trouble";
+  for (const char* when : {"state", "lastState"}) {
+    const Condition ready = try_key(when, 78);
+    EXPECT_EQ(ready.status, ConditionStatus::kFalse);
+    EXPECT_EQ(ready.reason, "NameTaken");
+    EXPECT_EQ(
+        ready.message,
+        "Secret resnet-key is there already and its key is not this job's: delete it (kubectl delete secret "
+        "resnet-key -n team), and the operator makes it");
+  }
+  EXPECT_EQ(cluster.Saw("NameTaken"), cluster.status().Find("ServerReady")->message);
+  EXPECT_TRUE(cluster.Workers().empty());
+  EXPECT_EQ(CountOf(cluster.Reconciled(), Verb::kEvent), 0u) << "said once";
+  // It is deleted, and made.
+  cluster.DeleteByHand("Secret/resnet-key");
+  (void)cluster.Reconciled();
+  EXPECT_NE(cluster.Get("Secret/resnet-key"), nullptr);
+  EXPECT_EQ(try_key("state", 0).reason, "NotReady");
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().Find("ServerReady")->reason, "Ready");
+}
+
+TEST(S15Reconcile, ANextPodFindsItsKeyAlsoWhereTheSecretHasGone) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  cluster.DeleteByHand("Secret/resnet-key");
+  (*cluster.Get("Pod/resnet-node-1"))["status"] = {
+      {"phase", "Failed"},
+      {"initContainerStatuses",
+       Json::array({{{"name", "key"}, {"state", {{"terminated", {{"exitCode", 78}}}}}}})}};
+  cluster.Settle();
+  EXPECT_THAT(cluster.Saw("NodeFailed"), HasSubstr("resnet-node-1: Secret resnet-key is there already"));
+  cluster.Advance(2);
+  cluster.Settle();
+  EXPECT_EQ(cluster.created["resnet-node-1"].size(), 2u);
+  EXPECT_NE(cluster.Get("Secret/resnet-key"), nullptr);
 }
 
 TEST(S6Reconcile, PermissionIsAskedForAndRemembered) {
@@ -551,6 +684,42 @@ TEST(S15Reconcile, SuspendedJobsKeepPlanAndClaimAndPassTheBarrierAgain) {
   EXPECT_THAT(CommandOf((*cluster.Get("StatefulSet/resnet-server"))["spec"]["template"], 0),
               HasSubstr("--min-incarnation 3 "));
   EXPECT_EQ(cluster.status().nodes[0].disruptions, 0) << "what the operator deletes is no disruption";
+}
+
+TEST(S15Reconcile, ANodeThatIsTriedAgainAfterTheOthersHaveFinishedStartsWithoutThem) {
+  ModelCluster cluster(Job());
+  const auto starts = [&] {
+    return TextAt(*cluster.Get("StatefulSet/resnet-server"), {"metadata", "labels", kStartLabel});
+  };
+  Start(&cluster);
+  cluster.EndPod("resnet-node-0", 0);
+  cluster.Settle();
+  EXPECT_EQ(starts(), "0") << "the other one trains, at the server that there is";
+  cluster.EndPod("resnet-node-1", 1);
+  cluster.Settle();
+  EXPECT_EQ(starts(), "1");
+  EXPECT_THAT(CommandOf((*cluster.Get("StatefulSet/resnet-server"))["spec"]["template"], 0),
+              HasSubstr("--start-workers 1 "));
+  EXPECT_THAT(cluster.created["resnet-node-1"], ElementsAre(1, 2));
+  const Json uid = (*cluster.Get("StatefulSet/resnet-server"))["metadata"]["uid"];
+  cluster.MakeReady();
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().phase, Phase::kRunning);
+  EXPECT_EQ((*cluster.Get("StatefulSet/resnet-server"))["metadata"]["uid"], uid) << "and stays";
+  cluster.EndPod("resnet-node-1", 0);
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().phase, Phase::kSucceeded);
+}
+
+TEST(S15Reconcile, AServerStaysWhileAnyNodeTrains) {
+  ModelCluster cluster(Job([](Json& spec) { spec["totalGPUs"] = 21; }));
+  Start(&cluster);
+  const Json uid = (*cluster.Get("StatefulSet/resnet-server"))["metadata"]["uid"];
+  cluster.EndPod("resnet-node-0", 0);
+  cluster.EndPod("resnet-node-1", 1);
+  cluster.Settle();
+  EXPECT_THAT(cluster.created["resnet-node-1"], ElementsAre(1, 2));
+  EXPECT_EQ((*cluster.Get("StatefulSet/resnet-server"))["metadata"]["uid"], uid);
 }
 
 TEST(S15Reconcile, AServerThatIsGoneForLongFailsTheJob) {

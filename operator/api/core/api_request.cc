@@ -1,6 +1,6 @@
 #include "operator/api/core/api_request.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 namespace {
 
 Status Invalid(std::string message) { return Status(StatusCode::kInvalidArgument, std::move(message)); }
@@ -168,6 +168,8 @@ ApiRequest SubjectAccessReview(const AccessQuestion& q) {
   request.body = {{"apiVersion", "authorization.k8s.io/v1"},
                   {"kind", "SubjectAccessReview"},
                   {"spec", {{"user", q.user}, {"groups", q.groups}, {"resourceAttributes", attributes}}}};
+  if (!q.uid.empty()) request.body["spec"]["uid"] = q.uid;
+  if (!q.extra.empty()) request.body["spec"]["extra"] = q.extra;
   return request;
 }
 
@@ -181,4 +183,4 @@ Result<bool> IsAllowed(const ApiResult& answer) {
   return allowed->get<bool>() && !(denied != nullptr && denied->is_boolean() && denied->get<bool>());
 }
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

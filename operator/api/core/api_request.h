@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,7 +13,7 @@
 #include "longhaul/units.h"
 #include "operator/api/core/api_result.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 
 // Where objects of a kind are found.
 struct ResourceType {
@@ -92,9 +93,11 @@ struct AccessQuestion {
   std::vector<std::string> groups;
   std::string verb;  // "use"
   std::string group, resource, name_space, name;
+  std::string uid = {};  // the user's; and what an authenticator says besides, which RBAC does not look at
+  std::map<std::string, std::vector<std::string>> extra = {};
 };
 ApiRequest SubjectAccessReview(const AccessQuestion& question);
 // Of its answer. kProtocolViolation: it does not say.
 Result<bool> IsAllowed(const ApiResult& answer);
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 namespace {
 
 // Of a body that is no Status: enough to recognise a proxy's page.
@@ -152,4 +152,4 @@ std::string_view TextAt(const Json& object, std::initializer_list<const char*> p
   return value->get_ref<const std::string&>();
 }
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

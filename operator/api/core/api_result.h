@@ -10,7 +10,7 @@
 
 #include "longhaul/units.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 
 using Json = nlohmann::json;
 
@@ -71,4 +71,4 @@ std::string_view TextAt(const Json& object, std::initializer_list<const char*> p
 // The value there; nullptr where there is none.
 const Json* ValueAt(const Json& object, std::initializer_list<const char*> path);
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

@@ -5,7 +5,7 @@
 
 #include "operator/api/core/retry_policy.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 namespace {
 
 // client-go's "very short watch": it ended at once without a word, which is a fault of the server.
@@ -234,4 +234,4 @@ void Informer::Resync(Instant now) {
   }
 }
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

@@ -25,7 +25,7 @@
 #include "operator/api/core/api_request.h"
 #include "operator/api/core/watch_decoder.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 
 struct InformerOptions {
   size_t max_objects = 20'000;
@@ -140,4 +140,4 @@ class Informer {
 // "namespace/name", or "name" where there is no namespace; empty: the object has no name.
 std::string KeyOf(const Json& object);
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

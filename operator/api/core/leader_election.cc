@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 namespace {
 
 constexpr int64_t kMicroseconds = 1'000'000;
@@ -93,6 +93,7 @@ ApiRequest LeaderElection::Write(Verb verb, int64_t wall) {
 void LeaderElection::OnAnswer(const ApiResult& answer, Instant now, double chance) {
   if (!busy_) return;
   busy_ = false;
+  trouble_.clear();
   const double jitter = kJitter * std::clamp(chance, 0.0, 1.0);
   next_ = now + options_.retry + Duration(Saturated(static_cast<double>(options_.retry.count()) * jitter));
   // Without a version there is nothing to compare a write with.
@@ -136,6 +137,7 @@ void LeaderElection::OnAnswer(const ApiResult& answer, Instant now, double chanc
     next_ = now;
   } else {
     ++counters_.failures;
+    trouble_ = answer.ok() ? "the answer has no resourceVersion" : answer.ToString();
   }
   if (releasing_ && sent_ != Sent::kGet && gives_up_ && !behind)
     held_ = false;  // one attempt: it runs out by itself
@@ -176,4 +178,4 @@ void LeaderElection::Release(Instant now) {
   next_ = std::min(next_, now);
 }
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

@@ -21,7 +21,7 @@
 #include "base/instant.h"
 #include "operator/api/core/api_request.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 
 struct LeaseOptions {
   std::string name_space, name;
@@ -59,6 +59,8 @@ class LeaderElection {
   bool released() const { return releasing_ && !held_ && !busy_; }
 
   const std::string& holder() const { return holder_; }
+  // Why the last request had no useful answer; empty: it had one.
+  const std::string& trouble() const { return trouble_; }
   const LeaseCounters& counters() const { return counters_; }
 
  private:
@@ -73,6 +75,7 @@ class LeaderElection {
   Json lease_;          // as last seen; null: there is none
   bool known_ = false;  // lease_ is what the server has, as far as this process has heard
   std::string holder_;
+  std::string trouble_;
   std::string mark_;    // of the holder and its last renewal
   Instant changed_at_;  // when mark_ was first seen
   Duration their_lease_{0};
@@ -90,4 +93,4 @@ class LeaderElection {
 // RFC 3339 with microseconds, Kubernetes' MicroTime: "2026-11-28T07:48:31.000000Z".
 std::string MicroTime(int64_t microseconds);
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

@@ -1,26 +1,39 @@
 #include "operator/api/core/permission_cache.h"
 
+#include <openssl/evp.h>
+
 #include <algorithm>
+#include <vector>
 
-namespace longhaul::kubernetes {
-namespace {
+#include "base/check.h"
 
-// Two questions have one text only when they are the same: each part says its length. Groups are a set.
-std::string TextOf(const AccessQuestion& q) {
+namespace longhaul::kube::api {
+
+// Each part says its length, and each list its own. Groups are a set.
+std::string KeyOf(const AccessQuestion& q) {
   std::string text;
   const auto add = [&text](const std::string& part) { text += std::to_string(part.size()) + ":" + part; };
-  for (const std::string* part : {&q.user, &q.verb, &q.group, &q.resource, &q.name_space, &q.name})
+  const auto add_all = [&](std::vector<std::string> parts) {
+    std::ranges::sort(parts);
+    text += std::to_string(parts.size()) + ";";
+    for (const std::string& part : parts) add(part);
+  };
+  for (const std::string* part : {&q.user, &q.uid, &q.verb, &q.group, &q.resource, &q.name_space, &q.name})
     add(*part);
-  std::vector<std::string> groups = q.groups;
-  std::ranges::sort(groups);
-  for (const std::string& group : groups) add(group);
-  return text;
+  add_all(q.groups);
+  for (const auto& [name, values] : q.extra) {
+    add(name);
+    add_all(values);
+  }
+  std::string digest(32, '\0');
+  size_t size = digest.size();
+  LH_CHECK(EVP_Q_digest(nullptr, "SHA256", nullptr, text.data(), text.size(),
+                        reinterpret_cast<unsigned char*>(digest.data()), &size) == 1);
+  return digest;
 }
 
-}  // namespace
-
 std::optional<bool> PermissionCache::Find(const AccessQuestion& question, Instant now) {
-  const auto found = entries_.find(TextOf(question));
+  const auto found = entries_.find(KeyOf(question));
   if (found == entries_.end()) {
     ++counters_.misses;
     return std::nullopt;
@@ -38,10 +51,10 @@ std::optional<bool> PermissionCache::Find(const AccessQuestion& question, Instan
 }
 
 void PermissionCache::Put(const AccessQuestion& question, bool allowed, Instant now) {
-  std::string text = TextOf(question);
-  const auto [entry, added] = entries_.try_emplace(text);
+  std::string key = KeyOf(question);
+  const auto [entry, added] = entries_.try_emplace(key);
   if (added) {
-    entry->second.use = uses_.insert(uses_.begin(), std::move(text));
+    entry->second.use = uses_.insert(uses_.begin(), std::move(key));
   } else {
     uses_.splice(uses_.begin(), uses_, entry->second.use);
   }
@@ -54,4 +67,4 @@ void PermissionCache::Put(const AccessQuestion& question, bool allowed, Instant 
   }
 }
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

@@ -15,7 +15,7 @@
 #include "base/instant.h"
 #include "operator/api/core/api_request.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 
 struct PermissionCacheOptions {
   // As kube-apiserver's webhook authoriser caches (--authorization-webhook-cache-authorized-ttl 5m,
@@ -23,7 +23,7 @@ struct PermissionCacheOptions {
   // seen after half a minute.
   Duration allow = std::chrono::seconds(300);
   Duration deny = std::chrono::seconds(30);
-  size_t max_entries = 4096;  // some 300 bytes each: 1.2 MB
+  size_t max_entries = 4096;  // some 250 bytes each, however many groups a user has: 1 MB
 };
 
 struct PermissionCacheCounters {
@@ -32,6 +32,9 @@ struct PermissionCacheCounters {
   uint64_t expired = 0;
   uint64_t evicted = 0;  // the ones asked for least recently, beyond max_entries
 };
+
+// Two questions have one key only when they are the same: a digest (SHA-256), since groups may be many.
+std::string KeyOf(const AccessQuestion& question);
 
 class PermissionCache {
  public:
@@ -58,4 +61,4 @@ class PermissionCache {
   PermissionCacheCounters counters_;
 };
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

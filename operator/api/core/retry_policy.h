@@ -16,7 +16,7 @@
 #include "operator/api/core/api_request.h"
 #include "operator/api/core/api_result.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 
 struct RetryBounds {
   uint32_t attempts = 5;
@@ -53,4 +53,4 @@ inline std::optional<Duration> NextAttempt(const ApiResult& result, Verb verb, u
   }
 }
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

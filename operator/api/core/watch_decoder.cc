@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 namespace {
 
 using Type = WatchEvent::Type;
@@ -87,4 +87,4 @@ std::optional<WatchEvent> WatchDecoder::Fail(std::string_view why, std::string_v
   return std::nullopt;
 }
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

@@ -12,7 +12,7 @@
 #include "longhaul/status.h"
 #include "operator/api/core/api_result.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 
 struct WatchEvent {
   enum class Type : uint8_t {
@@ -59,4 +59,4 @@ class WatchDecoder {
   Status status_;
 };
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

@@ -4,7 +4,7 @@
 
 #include "operator/api/core/retry_policy.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 
 bool WorkQueue::Add(const std::string& key, Instant now) {
   if (const auto found = taken_.find(key); found != taken_.end()) {
@@ -120,4 +120,4 @@ void WorkQueue::Promote(Instant now) {
   }
 }
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

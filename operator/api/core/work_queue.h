@@ -17,7 +17,7 @@
 
 #include "base/instant.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 
 struct WorkQueueOptions {
   size_t max_keys = 100'000;  // waiting, delayed and taken
@@ -82,4 +82,4 @@ class WorkQueue {
   WorkQueueCounters counters_;
 };
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

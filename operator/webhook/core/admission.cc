@@ -6,15 +6,12 @@
 #include <array>
 #include <utility>
 
+#include "operator/resource/requester.h"
 #include "operator/resource/training_job.h"
 #include "proto/utf8.h"
 
-namespace longhaul::webhook {
+namespace longhaul::kube::webhook {
 namespace {
-
-using kube::At;
-using kube::Json;
-using kube::TextAt;
 
 constexpr std::string_view kReviewVersion = "admission.k8s.io/v1";
 constexpr std::string_view kGroup = "longhaul.dev";
@@ -87,35 +84,47 @@ Status Parse(std::string_view body, size_t max_values, int max_depth, Json* revi
   return {StatusCode::kInvalidArgument, "the body is no JSON object: an AdmissionReview is expected"};
 }
 
-// What stands as the requester; null: nothing.
-const Json& RequesterOf(const Json& object) {
-  return At(object, {"metadata", "annotations", kube::kRequesterAnnotation});
+// What is stamped, and the path of each (RFC 6901: a slash in a name is ~1).
+struct Stamp {
+  std::string_view annotation;
+  const char* path;
+};
+constexpr std::array<Stamp, 2> kStamps = {
+    {{kRequesterAnnotation, "/metadata/annotations/longhaul.dev~1requester"},
+     {kIdentityAnnotation, "/metadata/annotations/longhaul.dev~1requester-identity"}}};
+using Stamped = std::array<Json, kStamps.size()>;  // null: it is not there
+
+Stamped StampedOn(const Json& object) {
+  Stamped stamped;
+  for (size_t i = 0; i < kStamps.size(); ++i)
+    stamped[i] = At(object, {"metadata", "annotations", kStamps[i].annotation});
+  return stamped;
 }
 
-// RFC 6902 and, of the path, RFC 6901: a slash in a name is ~1.
-Json StampPatch(const Json& object, const Json& wanted) {
-  constexpr const char* kPath = "/metadata/annotations/longhaul.dev~1requester";
+// RFC 6902.
+Json StampPatch(const Json& object, const Stamped& wanted) {
+  const Stamped there = StampedOn(object);
   Json patch = Json::array();
-  if (RequesterOf(object) == wanted) return patch;
-  if (wanted.is_null()) {
-    patch.push_back({{"op", "remove"}, {"path", kPath}});
-    return patch;
+  for (size_t i = 0; i < kStamps.size(); ++i) {
+    if (there[i] == wanted[i]) continue;
+    if (wanted[i].is_null()) {
+      patch.push_back({{"op", "remove"}, {"path", kStamps[i].path}});
+      continue;
+    }
+    if (patch.empty() && !At(object, {"metadata", "annotations"}).is_object())
+      patch.push_back({{"op", "add"}, {"path", "/metadata/annotations"}, {"value", Json::object()}});
+    patch.push_back({{"op", "add"}, {"path", kStamps[i].path}, {"value", wanted[i]}});
   }
-  if (!At(object, {"metadata", "annotations"}).is_object())
-    patch.push_back({{"op", "add"}, {"path", "/metadata/annotations"}, {"value", Json::object()}});
-  patch.push_back({{"op", "add"}, {"path", kPath}, {"value", wanted}});
   return patch;
 }
 
-kubernetes::AccessQuestion QuestionOf(const Json& user, const std::string& name_space,
-                                      const std::string& profile) {
-  kubernetes::AccessQuestion question;
-  question.user = TextAt(user, {"username"});
-  if (const Json& groups = At(user, {"groups"}); groups.is_array()) {
-    for (const Json& group : groups) {
-      if (group.is_string()) question.groups.push_back(group.get<std::string>());
-    }
-  }
+api::AccessQuestion QuestionOf(const std::string& user, RequesterIdentity identity,
+                               const std::string& name_space, const std::string& profile) {
+  api::AccessQuestion question;
+  question.user = user;
+  question.groups = std::move(identity.groups);
+  question.uid = std::move(identity.uid);
+  question.extra = std::move(identity.extra);
   question.verb = "use";
   question.group = kGroup;
   question.resource = "trainingprofiles";
@@ -124,7 +133,7 @@ kubernetes::AccessQuestion QuestionOf(const Json& user, const std::string& name_
   return question;
 }
 
-std::string WhyNot(const kubernetes::AccessQuestion& q) {
+std::string WhyNot(const api::AccessQuestion& q) {
   if (q.name.empty()) {
     return Shown(q.user) +
            " may not give a configuration in the job: that takes the verb use on all trainingprofiles of the "
@@ -147,7 +156,11 @@ std::optional<Hook> HookOf(std::string_view path) {
 struct Admission::Request {
   Json review;
   std::string uid, operation, name_space, user;
+  RequesterIdentity identity;
+  Status too_large;  // why the identity cannot be kept
   bool of_subresource = false;
+
+  Stamped stamps() const { return {user, IdentityText(identity)}; }
 
   const Json& At(std::string_view key) const { return kube::At(review, {"request", key}); }
 };
@@ -181,6 +194,14 @@ Status Admission::Read(std::string_view body, Request* request) const {
   request->user = TextAt(review, {"request", "userInfo", "username"});
   if (request->user.empty() || request->user.size() > kMostUserBytes)
     return wrong("request.userInfo.username: is missing or longer than 1024 bytes");
+  const auto identity = ReadIdentity(request->At("userInfo"));
+  if (identity.ok()) {
+    request->identity = *identity;
+  } else if (identity.status().code() == StatusCode::kResourceExhausted) {
+    request->too_large = identity.status();
+  } else {
+    return wrong("request.userInfo." + identity.status().message());
+  }
   if (!At(review, {"request", "object", "metadata"}).is_object())
     return wrong("request.object: has no metadata");
   if (request->operation == "UPDATE" && !At(review, {"request", "oldObject", "metadata"}).is_object())
@@ -198,6 +219,8 @@ void Admission::OnReview(ReviewId id, Hook hook, std::string_view body, Instant 
   }
   const bool changes = request.operation == "CREATE" || request.operation == "UPDATE";
   if (!changes || request.of_subresource) return Allow(id, request.uid);
+  if (request.operation == "CREATE" && !request.too_large.ok())
+    return Deny(id, request.uid, kForbidden, Shown(request.user) + " " + request.too_large.message());
   if (hook == Hook::kMutate) return Mutate(id, request);
   if (request.operation == "UPDATE") return ValidateUpdate(id, request);
   ValidateCreate(id, request, now);
@@ -205,16 +228,18 @@ void Admission::OnReview(ReviewId id, Hook hook, std::string_view body, Instant 
 
 void Admission::Mutate(ReviewId id, const Request& request) {
   const bool created = request.operation == "CREATE";
-  const Json wanted = created ? Json(request.user) : RequesterOf(request.At("oldObject"));
+  const Stamped wanted = created ? request.stamps() : StampedOn(request.At("oldObject"));
   const Json patch = StampPatch(request.At("object"), wanted);
   Allow(id, request.uid, patch.empty() ? "" : kube::Dump(patch));
 }
 
 void Admission::ValidateUpdate(ReviewId id, const Request& request) {
   const Json &before = request.At("oldObject"), &after = request.At("object");
-  if (RequesterOf(before) != RequesterOf(after)) {
+  const Stamped was = StampedOn(before), is = StampedOn(after);
+  for (size_t i = 0; i < kStamps.size(); ++i) {
+    if (was[i] == is[i]) continue;
     return Deny(id, request.uid, kForbidden,
-                "the annotation longhaul.dev/requester cannot change: leave it as it is");
+                "the annotation " + std::string(kStamps[i].annotation) + " cannot change: leave it as it is");
   }
   if (At(before, {"spec"}) == At(after, {"spec"})) return Allow(id, request.uid);
   if (Status right = kube::CheckUpdate(before, after); !right.ok())
@@ -231,14 +256,16 @@ void Admission::ValidateCreate(ReviewId id, const Request& request, Instant now)
   waiting.name_space = request.name_space;
   waiting.rules = kube::CheckCreate(object);
   waiting.rules_code = kUnprocessable;
-  const Json& requester = RequesterOf(object);
-  if (waiting.rules.ok() && !requester.is_null() && requester != Json(request.user)) {
+  const Stamped is = StampedOn(object), right = request.stamps();
+  for (size_t i = 0; waiting.rules.ok() && i < kStamps.size(); ++i) {
+    if (is[i].is_null() || is[i] == right[i]) continue;
     waiting.rules_code = kForbidden;
     waiting.rules = {StatusCode::kPermissionDenied,
-                     "the annotation longhaul.dev/requester names another user: leave it out"};
+                     "the annotation " + std::string(kStamps[i].annotation) +
+                         " names another user, or what this one is not: leave it out"};
   }
-  waiting.access =
-      QuestionOf(request.At("userInfo"), request.name_space, TextAt(object, {"spec", "profileRef", "name"}));
+  waiting.access = QuestionOf(request.user, request.identity, request.name_space,
+                              TextAt(object, {"spec", "profileRef", "name"}));
   // What is no name cannot exist.
   if (!kube::IsSubdomain(waiting.name)) return Deny(id, request.uid, kUnprocessable, waiting.rules.message());
   Ask(id, std::move(waiting));
@@ -381,4 +408,4 @@ void Admission::Deny(ReviewId id, const std::string& uid, int code, const std::s
                    {"status", {{"code", code}, {"reason", ReasonOf(code)}, {"message", message}}}})});
 }
 
-}  // namespace longhaul::webhook
+}  // namespace longhaul::kube::webhook

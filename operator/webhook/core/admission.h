@@ -1,7 +1,7 @@
 // What the admission webhooks of training jobs decide: an AdmissionReview in, an AdmissionReview out.
 //
-//   /mutate     stamps the requester: the annotation longhaul.dev/requester is the user that creates the job,
-//               whatever it was, and later stays what it was.
+//   /mutate     stamps the requester: the annotations longhaul.dev/requester and longhaul.dev/requester-identity
+//               are the user that creates the job, whatever they were, and later stay what they were.
 //   /validate   of a new job, in this order:
 //                 1. its name: a name that exists is refused before anything else is asked (requirement S5);
 //                 2. every rule of operator/resource (CheckCreate), and the requester;
@@ -30,7 +30,7 @@
 #include "longhaul/status.h"
 #include "operator/api/core/permission_cache.h"
 
-namespace longhaul::webhook {
+namespace longhaul::kube::webhook {
 
 enum class Hook : uint8_t { kMutate, kValidate };
 // By the path of the webhook configurations; nullopt: there is no such page.
@@ -47,7 +47,7 @@ struct Question {
   ReviewId id = 0;
   Kind kind = Kind::kName;
   std::string name_space, name;
-  kubernetes::AccessQuestion access;
+  api::AccessQuestion access;
 };
 
 struct Answer {
@@ -64,7 +64,7 @@ struct AdmissionOptions {
   // Values of a review: with a job that has 1,000 of them, its old version and both versions' managed fields
   // some 6,000. As Json each is 16 bytes and up to 100 more.
   size_t max_values = 60'000;
-  kubernetes::PermissionCacheOptions permissions;
+  api::PermissionCacheOptions permissions;
 };
 
 struct AdmissionCounters {
@@ -118,7 +118,7 @@ class Admission {
 
   size_t waiting() const { return waiting_.size(); }
   const AdmissionCounters& counters() const { return counters_; }
-  const kubernetes::PermissionCacheCounters& permission_counters() const { return permissions_.counters(); }
+  const api::PermissionCacheCounters& permission_counters() const { return permissions_.counters(); }
 
  private:
   // What is known of a new job, and is still to be said.
@@ -129,7 +129,7 @@ class Admission {
     std::string name_space, name;
     Status rules;
     int rules_code = 0;
-    kubernetes::AccessQuestion access;
+    api::AccessQuestion access;
   };
   struct Request;
 
@@ -146,11 +146,11 @@ class Admission {
   void Deny(ReviewId id, const std::string& uid, int code, const std::string& message);
 
   const AdmissionOptions options_;
-  kubernetes::PermissionCache permissions_;
+  api::PermissionCache permissions_;
   std::map<ReviewId, Waiting> waiting_;
   std::deque<Question> questions_;
   std::deque<Answer> answers_;
   AdmissionCounters counters_;
 };
 
-}  // namespace longhaul::webhook
+}  // namespace longhaul::kube::webhook

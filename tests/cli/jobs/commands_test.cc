@@ -14,9 +14,9 @@
 namespace longhaul::cli {
 namespace {
 
-using kubernetes::FaultRequest;
-using kubernetes::FaultServer;
-using kubernetes::TemporaryFolder;
+using kube::api::FaultRequest;
+using kube::api::FaultServer;
+using kube::api::TemporaryFolder;
 using nlohmann::json;
 using std::chrono::milliseconds;
 using ::testing::AllOf;

@@ -8,7 +8,7 @@
 #include "operator/api/core/api_result.h"
 #include "operator/api/core/watch_decoder.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 
 constexpr Instant At(double seconds) { return Instant::FromNanoseconds(static_cast<int64_t>(seconds * 1e9)); }
 constexpr double SecondsOf(Duration time) { return static_cast<double>(time.count()) * 1e-9; }
@@ -43,4 +43,4 @@ inline WatchEvent Event(WatchEvent::Type type, Json object) {
   return event;
 }
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

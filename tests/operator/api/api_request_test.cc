@@ -9,7 +9,7 @@
 #include "operator/api/core/retry_policy.h"
 #include "tests/operator/api/answers.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 namespace {
 
 const ResourceType kPods{"", "v1", "pods", true};
@@ -118,6 +118,12 @@ TEST(ApiRequest, AReviewOfAccessAsksAndItsAnswerIsRead) {
   EXPECT_EQ(spec["groups"][0], "team");
   EXPECT_EQ(spec["resourceAttributes"]["verb"], "use");
   EXPECT_EQ(spec["resourceAttributes"]["name"], "large");
+  EXPECT_FALSE(spec.contains("uid") || spec.contains("extra"));
+  AccessQuestion whole{"ann", {}, "use", "longhaul.dev",        "trainingprofiles",
+                       "ns",  "", "u-1", {{"scope", {"train"}}}};
+  const Json more = SubjectAccessReview(whole).body["spec"];
+  EXPECT_EQ(more["uid"], "u-1");
+  EXPECT_EQ(more["extra"], Json({{"scope", {"train"}}}));
   ApiResult answer = Ok();
   answer.body = {{"status", {{"allowed", true}}}};
   EXPECT_TRUE(*IsAllowed(answer));
@@ -213,4 +219,4 @@ TEST(RetryPolicy, BackOffDoublesToItsEndAndHalfOfItIsChance) {
 }
 
 }  // namespace
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

@@ -14,7 +14,7 @@
 
 #include "tests/operator/api/test_ca.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -212,4 +212,4 @@ void FaultServer::Serve(std::shared_ptr<Connection> connection) {
   open_.remove(connection);
 }
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

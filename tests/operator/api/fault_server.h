@@ -23,7 +23,7 @@
 
 struct ssl_ctx_st;
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 
 struct FaultRequest {
   std::string method;
@@ -98,4 +98,4 @@ class FaultServer {
   std::thread acceptor_;
 };
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

@@ -11,7 +11,7 @@
 #include "base/random.h"
 #include "tests/operator/api/answers.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 namespace {
 
 using Step = Informer::Step;
@@ -398,4 +398,4 @@ TEST(Informer, WhateverBreaksTheReaderKnowsWhatThereIs) {
 }
 
 }  // namespace
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

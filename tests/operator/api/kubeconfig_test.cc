@@ -8,7 +8,7 @@
 
 #include "tests/operator/api/temporary_folder.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 namespace {
 
 constexpr char kWhole[] = R"(apiVersion: v1
@@ -212,4 +212,4 @@ TEST(Token, WithoutAFileItIsWhatItIs) {
 }
 
 }  // namespace
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

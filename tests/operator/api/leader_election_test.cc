@@ -11,7 +11,7 @@
 #include "base/random.h"
 #include "tests/operator/api/answers.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 namespace {
 
 // The lease at the API server: writes are compared by resourceVersion.
@@ -114,9 +114,14 @@ TEST(LeaderElection, AHolderThatCannotRenewStopsAfterTenSeconds) {
   Settle(&a, &server, 0);
   for (double now = 0.05; now < 30; now += 0.1) {
     const auto request = a.election.Poll(a.Mine(now), 0);
-    if (request) a.election.OnAnswer(MakeError(ApiCode::kTimedOut, "x"), a.Mine(now), 0);
+    if (request) {
+      a.election.OnAnswer(MakeError(ApiCode::kTimedOut, "x"), a.Mine(now), 0);
+      EXPECT_EQ(a.election.trouble(), "TimedOut: x");
+    }
     EXPECT_EQ(a.Leads(now), now < 10) << now;
   }
+  Settle(&a, &server, 31);
+  EXPECT_EQ(a.election.trouble(), "");
   EXPECT_EQ(a.election.counters().lost, 1u);
 }
 
@@ -258,6 +263,7 @@ TEST(LeaderElection, AnAnswerThatIsNoLeaseIsAFailure) {
     election.OnAnswer(answer, At(0), 0);
     EXPECT_FALSE(election.Leads(At(0)));
     EXPECT_EQ(election.counters().failures, 1u);
+    EXPECT_EQ(election.trouble(), "the answer has no resourceVersion");
     EXPECT_EQ(election.NextDue(), At(2));
   }
 }
@@ -396,4 +402,4 @@ TEST(LeaderElection, ADeadHoldersLeaseIsTakenWithinTwentySeconds) {
 }
 
 }  // namespace
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

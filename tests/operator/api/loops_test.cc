@@ -13,7 +13,7 @@
 #include "tests/operator/api/answers.h"
 #include "tests/operator/api/fault_server.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 namespace {
 
 using std::chrono::milliseconds;
@@ -316,4 +316,4 @@ TEST(ListAll, GathersThePagesAndBeginsAgainWhenTheTokenExpires) {
 }
 
 }  // namespace
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

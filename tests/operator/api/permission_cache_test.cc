@@ -8,11 +8,12 @@
 #include "base/random.h"
 #include "tests/operator/api/answers.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 namespace {
 
 AccessQuestion Use(const std::string& user, const std::string& name = "large") {
-  return {user, {"team-a", "system:authenticated"}, "use", "longhaul.dev", "trainingprofiles", "ns", name};
+  return {user, {"team-a", "system:authenticated"}, "use", "longhaul.dev", "trainingprofiles", "ns", name,
+          "u",  {{"scope", {"train", "eval"}}}};
 }
 
 TEST(PermissionCache, AnAllowLastsFiveMinutesADenyHalfAMinute) {
@@ -51,13 +52,17 @@ TEST(PermissionCache, ANewAnswerTakesTheOldOnesPlace) {
 TEST(PermissionCache, EveryPartOfAQuestionCounts) {
   PermissionCache cache;
   cache.Put(Use("ann"), true, At(0));
-  AccessQuestion other[6] = {Use("ann"), Use("ann"), Use("ann"), Use("ann"), Use("ann"), Use("ann")};
+  std::vector<AccessQuestion> other(10, Use("ann"));
   other[0].user = "bob";
   other[1].groups = {"system:authenticated"};
   other[2].verb = "create";
   other[3].resource = "trainingjobs";
   other[4].name_space = "other";
   other[5].name = "small";
+  other[6].uid = "v";
+  other[7].extra.clear();
+  other[8].extra = {{"scope", {"train"}}};
+  other[9].groups = {"scope", "system:authenticated", "team-a"};
   for (const AccessQuestion& question : other) EXPECT_EQ(cache.Find(question, At(1)), std::nullopt);
   AccessQuestion turned = Use("ann");
   turned.groups = {"system:authenticated", "team-a"};
@@ -82,6 +87,24 @@ TEST(PermissionCache, PartsDoNotRunIntoEachOther) {
     mine.groups = {"x", "y"};
     EXPECT_EQ(cache.Find(mine, At(0)), std::nullopt);
   }
+  // Nor lists: a group that has the name of an entry.
+  PermissionCache cache;
+  AccessQuestion mine = Use("ann");
+  mine.groups = {"a"};
+  mine.extra = {{"b", {}}};
+  cache.Put(mine, true, At(0));
+  mine.groups = {"a", "b"};
+  mine.extra = {};
+  EXPECT_EQ(cache.Find(mine, At(0)), std::nullopt);
+  mine.groups = {};
+  mine.extra = {{"a", {"b"}}};
+  EXPECT_EQ(cache.Find(mine, At(0)), std::nullopt);
+}
+
+TEST(PermissionCache, AUserInManyGroupsTakesNoMoreMemory) {
+  AccessQuestion question = Use("ann");
+  question.groups = std::vector<std::string>(256, std::string(64, 'g'));
+  EXPECT_EQ(KeyOf(question).size(), 32u);
 }
 
 TEST(PermissionCache, BeyondTheBoundWhatWasAskedForLongestAgoGoes) {
@@ -140,4 +163,4 @@ TEST(PermissionCache, RandomOperationsAgreeWithAModel) {
 }
 
 }  // namespace
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

@@ -14,7 +14,7 @@
 #include "tests/operator/api/temporary_folder.h"
 #include "tests/operator/api/test_ca.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 namespace {
 
 using std::chrono::milliseconds;
@@ -818,4 +818,4 @@ TEST(RestClientTls, AWatchThatIsCutInsideARecordKeepsItsWholeEvents) {
 }
 
 }  // namespace
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 
 class TemporaryFolder {
  public:
@@ -34,4 +34,4 @@ class TemporaryFolder {
   std::string path_;
 };
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

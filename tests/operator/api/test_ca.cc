@@ -6,7 +6,7 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 namespace {
 
 std::shared_ptr<evp_pkey_st> NewKey() {
@@ -91,4 +91,4 @@ ssl_ctx_st* MakeTlsContext(const std::string& certificate_and_key, const std::st
   return context;
 }
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

@@ -8,7 +8,7 @@ struct evp_pkey_st;
 struct x509_st;
 struct ssl_ctx_st;
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 
 class TestCa {
  public:
@@ -30,4 +30,4 @@ class TestCa {
 // For a server; its certificate and key in one text. client_ca: empty, or clients need a certificate of it.
 ssl_ctx_st* MakeTlsContext(const std::string& certificate_and_key, const std::string& client_ca);
 
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

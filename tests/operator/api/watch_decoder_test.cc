@@ -9,7 +9,7 @@
 
 #include "base/random.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 namespace {
 
 std::string Line(const std::string& type, const std::string& name, const std::string& version) {
@@ -159,4 +159,4 @@ TEST(WatchDecoder, WhatIsKeptIsALineAndAPiece) {
 }
 
 }  // namespace
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

@@ -10,7 +10,7 @@
 #include "base/random.h"
 #include "tests/operator/api/answers.h"
 
-namespace longhaul::kubernetes {
+namespace longhaul::kube::api {
 namespace {
 
 TEST(WorkQueue, AKeyIsInItOnceAndComesInOrder) {
@@ -177,4 +177,4 @@ TEST(WorkQueue, RandomOperationsAgreeWithAModel) {
 }
 
 }  // namespace
-}  // namespace longhaul::kubernetes
+}  // namespace longhaul::kube::api

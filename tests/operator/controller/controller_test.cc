@@ -53,7 +53,7 @@ struct Home {
   uint64_t started = 0;
 
   explicit Home(const char* policy = "All") {
-    server.may_use = {"ada"};
+    server.may_use = {"ada", "group vision"};
     Json profile = ProfileObject();
     profile["apiVersion"] = kApiVersion;
     profile["kind"] = "TrainingProfile";
@@ -202,6 +202,16 @@ TEST(S6Controller, AUserWithoutUseIsRefusedAndTheSecondTimeIsFromTheCache) {
     return home.status("second").IsTrue("Authorized") && home.status("again-of-eve").phase == Phase::kFailed;
   }));
   EXPECT_EQ(home.server.reviews(), 2) << "the cache has the answers";
+
+  // A role that is bound to a group.
+  Json grace = Job("of-grace", "grace");
+  grace["metadata"]["annotations"][std::string(kIdentityAnnotation)] = R"({"groups":["vision"]})";
+  home.server.Create("trainingjobs", grace);
+  ASSERT_TRUE(home.Until([&] { return home.status("of-grace").IsTrue("Authorized"); }));
+  EXPECT_EQ(home.server.reviews(), 3);
+  home.server.Create("trainingjobs", Job("of-grace-alone", "grace"));
+  ASSERT_TRUE(home.Until([&] { return home.status("of-grace-alone").phase == Phase::kFailed; }));
+  EXPECT_EQ(home.server.reviews(), 4) << "the same name in other groups is another question";
 
   Json unknown = Job("of-none");
   unknown["metadata"].erase("annotations");

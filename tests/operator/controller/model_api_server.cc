@@ -397,7 +397,10 @@ std::pair<int, Json> ModelApiServer::Review(const Json& body) {
   const Json& what = At(body, {"spec", "resourceAttributes"});
   const bool use = TextAt(what, {"verb"}) == "use" && TextAt(what, {"resource"}) == "trainingprofiles" &&
                    TextAt(what, {"group"}) == "longhaul.dev" && TextAt(what, {"name"}) == "a100";
-  answer["status"] = {{"allowed", use && may_use.contains(TextAt(body, {"spec", "user"}))}};
+  bool has_role = may_use.contains(TextAt(body, {"spec", "user"}));
+  for (const Json& group : At(body, {"spec", "groups"}))
+    has_role |= may_use.contains("group " + group.get<std::string>());
+  answer["status"] = {{"allowed", use && has_role}};
   return {201, answer};
 }
 

@@ -20,8 +20,8 @@ namespace longhaul::kube {
 
 class ModelApiServer {
  public:
-  using Request = kubernetes::FaultRequest;
-  using Peer = kubernetes::FaultServer::Peer;
+  using Request = api::FaultRequest;
+  using Peer = api::FaultServer::Peer;
 
   ModelApiServer();
 
@@ -51,7 +51,7 @@ class ModelApiServer {
   // Each request that is no watch fails with this chance: 429, 500, 503, or an answer that is lost.
   void Fail(double chance, uint64_t seed);
 
-  std::set<std::string> may_use;  // users; set it before requests come
+  std::set<std::string> may_use;  // users, and groups as "group vision"; set it before requests come
   int reviews() const;
   uint64_t requests() const;  // but for lists and watches
   // How often each pod was made, by key.
@@ -93,7 +93,7 @@ class ModelApiServer {
   int reviews_ = 0;
   uint64_t requests_ = 0;
   std::map<std::string, int> made_;
-  kubernetes::FaultServer http_;  // the last: its threads use the rest
+  api::FaultServer http_;  // the last: its threads use the rest
 };
 
 }  // namespace longhaul::kube

@@ -9,6 +9,7 @@
 #include "operator/controller/progress.h"
 #include "operator/controller/secrets.h"
 #include "operator/controller/sites.h"
+#include "operator/resource/requester.h"
 
 namespace longhaul::kube {
 namespace {
@@ -150,6 +151,23 @@ TEST(S6Question, ServiceAccountsAreAskedForWithTheirGroups) {
   EXPECT_EQ(question.groups, (std::vector<std::string>{"system:authenticated", "system:serviceaccounts",
                                                        "system:serviceaccounts:team"}));
   EXPECT_EQ(question.name, "") << "a configuration in the job takes all profiles";
+}
+
+TEST(S6Question, PeopleAreAskedForWithWhatTheWebhookHasStamped) {
+  TrainingJob job;
+  job.requester = "ada";
+  job.requester_identity =
+      IdentityText({{"system:authenticated", "vision"}, "u-1", {{"example.org/scope", {"train"}}}});
+  const api::AccessQuestion question = QuestionOf(job);
+  EXPECT_EQ(question.groups, (std::vector<std::string>{"system:authenticated", "vision"}));
+  EXPECT_EQ(question.uid, "u-1");
+  EXPECT_EQ(question.extra.at("example.org/scope"), std::vector<std::string>{"train"});
+  // What no webhook has stamped gives nothing, not even what a name alone gives.
+  for (const std::string& text : {std::string("{"), std::string(R"({"groups":"vision"})"),
+                                  "{\"groups\":[\"" + std::string(17000, 'g') + "\"]}"}) {
+    job.requester_identity = text;
+    EXPECT_TRUE(QuestionOf(job).groups.empty()) << text.substr(0, 80);
+  }
 }
 
 TEST(S16Sites, AKubeconfigOfASecretReadsNoFiles) {

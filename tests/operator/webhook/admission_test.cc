@@ -7,7 +7,7 @@
 
 #include "tests/operator/webhook/reviews.h"
 
-namespace longhaul::webhook {
+namespace longhaul::kube::webhook {
 namespace {
 
 using std::chrono::seconds;
@@ -259,7 +259,10 @@ TEST_F(AdmissionTest, TheRequesterIsStampedWhateverItWas) {
       PatchOf(review_),
       Json::array(
           {{{"op", "add"}, {"path", "/metadata/annotations"}, {"value", Json::object()}},
-           {{"op", "add"}, {"path", "/metadata/annotations/longhaul.dev~1requester"}, {"value", "alice"}}}));
+           {{"op", "add"}, {"path", "/metadata/annotations/longhaul.dev~1requester"}, {"value", "alice"}},
+           {{"op", "add"},
+            {"path", "/metadata/annotations/longhaul.dev~1requester-identity"},
+            {"value", R"({"groups":["system:authenticated","team"]})"}}}));
   EXPECT_EQ(Job().patch(PatchOf(review_)), Stamped(Job(), "alice"));
   const Json forged = Stamped(Job(), "root");
   Send(Hook::kMutate, Review("CREATE", forged));
@@ -285,8 +288,10 @@ TEST_F(AdmissionTest, TheRequesterStaysWhichUserEverChangesTheJob) {
   // A job of before the webhooks has none, and gets none.
   Send(Hook::kMutate, Review("UPDATE", Stamped(Job(), "bob"), Job(), "bob"));
   (void)Response();
-  EXPECT_TRUE(PatchOf(review_) ==
-              Json::array({{{"op", "remove"}, {"path", "/metadata/annotations/longhaul.dev~1requester"}}}));
+  EXPECT_TRUE(
+      PatchOf(review_) ==
+      Json::array({{{"op", "remove"}, {"path", "/metadata/annotations/longhaul.dev~1requester"}},
+                   {{"op", "remove"}, {"path", "/metadata/annotations/longhaul.dev~1requester-identity"}}}));
 }
 
 TEST_F(AdmissionTest, WithoutTheStampARequesterIsStillNotForged) {
@@ -303,6 +308,88 @@ TEST_F(AdmissionTest, WithoutTheStampARequesterIsStillNotForged) {
     EXPECT_THAT(Message(response), HasSubstr("cannot change"));
   }
   (void)AskedForPermission(Stamped(Job(), "alice"));
+}
+
+// The user with a uid and an entry of an authorizer's own.
+Json ReviewOfAWholeUser(const std::string& operation, const Json& object, const Json& before = nullptr) {
+  Json review = Review(operation, object, before);
+  review["request"]["userInfo"]["uid"] = "u-1";
+  review["request"]["userInfo"]["extra"] = {{"example.org/scope", {"train"}}};
+  return review;
+}
+constexpr const char* kWholeIdentity =
+    R"({"extra":{"example.org/scope":["train"]},"groups":["system:authenticated","team"],"uid":"u-1"})";
+
+TEST_F(AdmissionTest, S6GroupsUidAndExtraAreStampedAndAskedFor) {
+  Send(Hook::kMutate, ReviewOfAWholeUser("CREATE", Job()));
+  (void)Response();
+  EXPECT_EQ(Job().patch(PatchOf(review_)), Stamped(Job(), "alice", kWholeIdentity));
+  Send(Hook::kValidate, ReviewOfAWholeUser("CREATE", Stamped(Job(), "alice", kWholeIdentity)));
+  (void)Asked();
+  admission_.OnName(1, false, now_);
+  const Question question = Asked();
+  EXPECT_EQ(question.access.groups, (std::vector<std::string>{"system:authenticated", "team"}));
+  EXPECT_EQ(question.access.uid, "u-1");
+  EXPECT_EQ(question.access.extra.at("example.org/scope"), std::vector<std::string>{"train"});
+}
+
+TEST_F(AdmissionTest, S6GroupsAreNotForged) {
+  const Json forged = Stamped(Job(), "alice", R"({"groups":["system:masters"]})");
+  Send(Hook::kMutate, Review("CREATE", forged));
+  (void)Response();
+  EXPECT_EQ(forged.patch(PatchOf(review_)), Stamped(Job(), "alice"));
+  // Where the first webhook is not there.
+  Send(Hook::kValidate, Review("CREATE", forged));
+  (void)Asked();
+  admission_.OnName(1, false, now_);
+  Json response = Response();
+  EXPECT_EQ(Code(response), 403);
+  EXPECT_THAT(Message(response), HasSubstr("longhaul.dev/requester-identity names another user"));
+  // Later.
+  Send(Hook::kMutate, Review("UPDATE", forged, Stamped(Job(), "alice")));
+  (void)Response();
+  EXPECT_EQ(forged.patch(PatchOf(review_)), Stamped(Job(), "alice"));
+  Send(Hook::kValidate, Review("UPDATE", forged, Stamped(Job(), "alice")));
+  response = Response();
+  EXPECT_EQ(Code(response), 403);
+  EXPECT_THAT(Message(response), HasSubstr("longhaul.dev/requester-identity cannot change"));
+}
+
+TEST_F(AdmissionTest, S6AUserOfTooManyGroupsIsRefusedInWords) {
+  Json many = Review("CREATE", Job());
+  many["request"]["userInfo"]["groups"] = std::vector<std::string>(256, "g");
+  Send(Hook::kMutate, many);
+  EXPECT_EQ(Response()["allowed"], true);
+  many["request"]["userInfo"]["groups"].push_back("g");
+  Json large = Review("CREATE", Job());
+  large["request"]["userInfo"]["extra"]["a"] = {std::string(16 << 10, 'x')};
+  for (const Json& review : {many, large}) {
+    for (const Hook hook : {Hook::kMutate, Hook::kValidate}) {
+      Send(hook, review);
+      const Json response = Response();
+      EXPECT_EQ(response["allowed"], false);
+      EXPECT_EQ(Code(response), 403);
+      EXPECT_THAT(Message(response), HasSubstr("alice is in "));
+      EXPECT_THAT(Message(response), HasSubstr("a job keeps 256 groups and 16384 bytes of its requester"));
+      EXPECT_THAT(Message(response), HasSubstr("create it as a service account"));
+    }
+  }
+  many["request"]["operation"] = "UPDATE";
+  many["request"]["oldObject"] = Job();
+  Send(Hook::kMutate, many);
+  EXPECT_EQ(Response()["allowed"], true) << "a change keeps nothing of the user";
+}
+
+TEST_F(AdmissionTest, S6APermissionIsOfAUserInItsGroups) {
+  (void)AskedForPermission(Job());
+  admission_.OnPermission(1, true, now_);
+  (void)Response();
+  Json left = Review("CREATE", Job());
+  left["request"]["userInfo"]["groups"] = {"system:authenticated"};
+  Send(Hook::kValidate, left);
+  (void)Asked();
+  admission_.OnName(1, false, now_);
+  EXPECT_EQ(Asked().kind, Question::Kind::kPermission) << "alice has left the team meanwhile";
 }
 
 TEST_F(AdmissionTest, WhatMayChangeMayAndNothingElse) {
@@ -372,6 +459,12 @@ TEST_F(AdmissionTest, WhatIsNoReviewIsAnsweredWith400InWords) {
       {without("namespace"), "namespace"},
       {with("namespace", "a/b"), "namespace"},
       {without("userInfo"), "username"},
+      {with("userInfo", {{"username", "a"}, {"groups", "team"}}), "request.userInfo.groups: is no list"},
+      {with("userInfo", {{"username", "a"}, {"groups", {1}}}), "request.userInfo.groups: is no list"},
+      {with("userInfo", {{"username", "a"}, {"uid", 1}}), "request.userInfo.uid: is no string"},
+      {with("userInfo", {{"username", "a"}, {"extra", {1}}}), "request.userInfo.extra: is no object"},
+      {with("userInfo", {{"username", "a"}, {"extra", {{"x", "y"}}}}),
+       "request.userInfo.extra: has an entry"},
       {without("object"), "request.object"},
       {with("object", "text"), "request.object"},
       {with("operation", "UPDATE"), "request.oldObject"},
@@ -414,4 +507,4 @@ TEST(Hooks, HaveThePathsOfTheirConfigurations) {
 }
 
 }  // namespace
-}  // namespace longhaul::webhook
+}  // namespace longhaul::kube::webhook

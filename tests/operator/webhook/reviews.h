@@ -8,9 +8,9 @@
 
 #include "operator/api/core/api_result.h"
 
-namespace longhaul::webhook {
+namespace longhaul::kube::webhook {
 
-using kubernetes::Json;
+using api::Json;
 
 inline Json Job(const std::string& name = "resnet") {
   return {{"apiVersion", "longhaul.dev/v1alpha1"},
@@ -30,8 +30,11 @@ inline Json InlineJob(const std::string& name = "small") {
   return job;
 }
 
-inline Json Stamped(Json job, const std::string& requester) {
+// As the user of Review.
+inline Json Stamped(Json job, const std::string& requester,
+                    const std::string& identity = R"({"groups":["system:authenticated","team"]})") {
   job["metadata"]["annotations"]["longhaul.dev/requester"] = requester;
+  job["metadata"]["annotations"]["longhaul.dev/requester-identity"] = identity;
   return job;
 }
 
@@ -66,4 +69,4 @@ inline Json PatchOf(const Json& review) {
   return Json::parse(bytes, nullptr, false);
 }
 
-}  // namespace longhaul::webhook
+}  // namespace longhaul::kube::webhook
