@@ -38,6 +38,7 @@ NAME = "machine"
 GPU = "nvidia.com/gpu"
 # The API server has the address of the Service `kubernetes`, where pods look for it.
 API_ADDRESS, DNS_ADDRESS, NODE_ADDRESS, PODS = "10.97.0.1", "10.97.0.10", "10.98.0.1", "10.99.0.0/24"
+NAMESPACES = ["--mount", "--net", "--pid", "--cgroup", "--fork", "--kill-child", "--mount-proc"]
 CGROUPS = pathlib.Path("/sys/fs/cgroup")
 READY_SECONDS = 60
 # The kubelet sets these of the whole machine; it finds what it wants in files that hide them.
@@ -101,7 +102,12 @@ def missing():
     if lacks:
         return f"control groups of version 1 are needed, and {', '.join(sorted(lacks))} not mounted under {CGROUPS}"
     lacks = [tool for tool in ("unshare", "nsenter", "ip", "mount") if not shutil.which(tool)]
-    return f"{', '.join(lacks)} missing" if lacks else None
+    if lacks:
+        return f"{', '.join(lacks)} missing"
+    made = subprocess.run(["unshare", *NAMESPACES, "true"], capture_output=True, text=True)
+    if made.returncode != 0 or not all(os.access(folder, os.W_OK) for folder in own_groups().values()):
+        return f"namespaces or control groups cannot be made here: {made.stderr.strip() or CGROUPS}"
+    return None
 
 
 class Node:
@@ -146,8 +152,7 @@ class Node:
         for name, value in TUNABLES.items():
             (self.folder / "sys" / name.replace("/", ":")).write_text(f"{value}\n")
         names = [group.relative_to(CGROUPS).parts[0] for group in self.groups]
-        self.init = subprocess.Popen(["unshare", "--mount", "--net", "--pid", "--cgroup", "--fork", "--kill-child", "--mount-proc",
-                                      "bash", "-c", INIT, "node", str(self.folder), *names],
+        self.init = subprocess.Popen(["unshare", *NAMESPACES, "bash", "-c", INIT, "node", str(self.folder), *names],
                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=self.join)
         self.stack.callback(self.init.wait)
         self.stack.callback(self.init.kill)

@@ -247,14 +247,14 @@ def answers(node, url):
         return False
 
 
-# --- A training, and who its processes are.
+# --- A training, and the users of its processes.
 def test_s12_s13_s17_a_training_of_two_pods_reaches_its_accuracy(node):
     job = Job(node, "trains", rounds=500)
     server = job.follow("server-0", "server")
     engines = [job.follow(f"node-{rank}", "engine") for rank in (0, 1)]
     trainers = [job.follow(f"node-{rank}", "trainer") for rank in (0, 1)]
     addresses = [job.pod(f"node-{rank}")["status"]["podIP"] for rank in (0, 1)]
-    nobody_is_root_or_has_a_token(node)
+    no_process_is_root_or_has_a_token(node)
     seconds = job.ends()
     [accuracy] = [event["accuracy"] for _, event in events_of(trainers[0], "finished") if "accuracy" in event]
     assert accuracy >= 0.86
@@ -275,7 +275,7 @@ def test_s12_s13_s17_a_training_of_two_pods_reaches_its_accuracy(node):
            ring="3 engines a pod, %d sums each" % min(place["messages_done"] for place in finished["nodes"]))
 
 
-def nobody_is_root_or_has_a_token(node):
+def no_process_is_root_or_has_a_token(node):
     seen = collections.Counter()
     for pid, name in node.processes().items():
         status = pathlib.Path(f"/proc/{pid}/status").read_text()
