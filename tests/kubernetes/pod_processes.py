@@ -42,6 +42,7 @@ GPU = "nvidia.com/gpu"
 MERGE = "application/strategic-merge-patch+json"
 HEARTBEAT_SECONDS = 10  # the controller takes a machine for dead after 40
 TURN_SECONDS = 0.05
+SERIES = itertools.count(1)
 PROBE_SECONDS = 0.5
 
 
@@ -155,10 +156,12 @@ class Machines:
     """gpus: {name of a machine: its GPUs}. outcome(pod): (seconds, exit code) after which a shell ends by itself, or None."""
 
     def __init__(self, plane, gpus, processes=False, site=None, labels=None, outcome=lambda pod: None):
-        self.plane, self.gpus, self.processes, self.labels, self.outcome = plane, gpus, processes, labels or {}, outcome
+        # Their names are new ones: what is left of a test before has no room here.
+        self.gpus = {f"{name}-{next(SERIES)}": count for name, count in gpus.items()}
+        self.plane, self.processes, self.labels, self.outcome = plane, processes, labels or {}, outcome
         # Of a site of longhaul-wan: (its address, its network namespace).
         self.address, self.namespace = site or ("127.0.0.1", None)
-        self.folder = plane.folder / ("pods-" + "-".join(gpus))
+        self.folder = plane.folder / ("pods-" + "-".join(self.gpus))
         self.lock, self.stopped = threading.RLock(), threading.Event()
         self.pods = {}  # uid: Pod or Shell
         self.services, self.addresses = [], {}
@@ -184,8 +187,10 @@ class Machines:
         self.stopped.set()
         self.watch.stop()
         self.thread.join(30)
+        requests = Requests(self.plane)
         for pod in list(self.pods.values()):
             pod.abandon()
+            finish(requests, pod.thing)
         for name in self.gpus:
             with contextlib.suppress(OSError):
                 self.plane.ask("DELETE", f"/api/v1/nodes/{name}")
