@@ -16,6 +16,8 @@ constexpr Duration kCompletion = std::chrono::minutes(2);
 constexpr Duration kSiteGone = std::chrono::minutes(1);
 // Of a job that trains nothing changes but its rounds: they are asked for again.
 constexpr Duration kRounds = std::chrono::seconds(30);
+// A server ends with its last member, a moment before the pods are seen to have ended.
+constexpr Duration kLastWord = std::chrono::seconds(5);
 constexpr Instant WholeSeconds(Instant now) {
   return Instant::FromNanoseconds(now.nanoseconds() / 1'000'000'000 * 1'000'000'000);
 }
@@ -328,10 +330,13 @@ void Pass::Assess() {
        there ? "waits for the server and for all nodes" : "objects are made");
     return;
   }
+  const Instant gone = next_.Find("ServerReady")->since;
+  if (!server && next_.phase == Phase::kRunning && gone + kLastWord > now_)
+    return RequeueAt(gone + kLastWord);
   To(Phase::kRestarting, server ? "NodesNotReady" : "ServerNotReady",
      server ? "waits for the nodes that are not ready" : "waits for the server");
   if (server || settings_.server_timeout == Duration(0)) return;
-  const Instant until = next_.Find("ServerReady")->since + settings_.server_timeout;
+  const Instant until = gone + settings_.server_timeout;
   if (until > now_) return RequeueAt(until);
   Fail(
       "ServerLost",
