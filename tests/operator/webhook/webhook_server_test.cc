@@ -469,9 +469,10 @@ TEST_F(WebhookTest, ABurstOfLargeReviewsIsAnsweredBesideSlowSenders) {
       kReviews, kSlow, took[kReviews / 2], p99, tries.load(), megabytes);
   // On a machine with nothing else to do below the 5 s that an API server waits.
   EXPECT_LT(p99, std::chrono::duration<double>(kLimit).count());
+  if (LONGHAUL_SLOWNESS > 1) return;  // a sanitizer takes memory, and time from those that send
   // None is closed for the next one, but for those that a busy machine keeps from sending.
   EXPECT_LT(tries, kReviews * 3 / 2);
-  EXPECT_LT(megabytes, 50 * LONGHAUL_SLOWNESS) << "the limit of its pod; a sanitizer takes more";
+  EXPECT_LT(megabytes, 50) << "the limit of its pod";
 }
 
 TEST_F(WebhookTest, ACertificateThatIsReplacedIsUsed) {
