@@ -28,9 +28,10 @@ void NodeLedger::Lose(size_t rank) {
   NodeStatus& node = next_.nodes[rank];
   node.phase = NodePhase::kLost;
   node.pod_ip.clear();
-  const std::string what =
-      node.name + " failed with exit code " + std::to_string(node.last_exit_code.value_or(0)) + " after " +
-      std::to_string(node.retries) + " retries: see its log (kubectl logs " + node.name + " -c trainer)";
+  const std::string what = node.name + " failed with exit code " +
+                           std::to_string(node.last_exit_code.value_or(0)) + " after " +
+                           std::to_string(node.retries) + " retries: see its log (kubectl logs " + node.name +
+                           " -n " + job_.name_space + " -c trainer)";
   const size_t survivors = next_.nodes.size() - CountOf(NodePhase::kLost);
   if (EnoughFor(survivors)) {
     Set("Degraded", true, "NodesLost",
@@ -43,14 +44,9 @@ void NodeLedger::Lose(size_t rank) {
                                    : ", or set elastic.minNodes to go on without such nodes"));
 }
 
-size_t NodeLedger::Stragglers() const {
-  const size_t done = CountOf(NodePhase::kSucceeded);
-  const bool again = std::any_of(next_.nodes.begin(), next_.nodes.end(), [](const NodeStatus& node) {
-    const bool ended = node.phase == NodePhase::kSucceeded || node.phase == NodePhase::kLost;
-    return !ended && node.retries + node.disruptions > 0;
-  });
-  if (done == 0 || CountOf(NodePhase::kReady) > 0 || !again) return 0;
-  return next_.nodes.size() - done - CountOf(NodePhase::kLost);
+size_t NodeLedger::Left() const {
+  const size_t ended = CountOf(NodePhase::kSucceeded) + CountOf(NodePhase::kLost);
+  return ended == 0 ? 0 : next_.nodes.size() - ended;
 }
 
 void NodeLedger::NextAttempt() {
@@ -109,7 +105,8 @@ void NodeLedger::CountNode(size_t rank, bool* release) {
   node.phase = pod.fate == PodFate::kReady ? NodePhase::kReady : NodePhase::kStarting;
   node.pod_ip = pod.ip;
   if (!pod.unschedulable || settings_.gang_timeout == Duration(0)) return;
-  if (started() && EnoughFor(CountOf(NodePhase::kReady))) {
+  if (started() && CountOf(NodePhase::kReady) > 0 &&
+      EnoughFor(CountOf(NodePhase::kReady) + CountOf(NodePhase::kSucceeded))) {
     Set("Degraded", true, "NodesWait", trouble_ + "; the job goes on with the others");
     return;
   }

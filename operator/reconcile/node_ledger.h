@@ -19,9 +19,8 @@ class NodeLedger : protected Draft {
   bool EnoughFor(size_t nodes) const;
   // Of a node's pod: higher than that of every pod before it.
   int64_t Incarnation(const NodeStatus& node) const;
-  // Nodes that are still to finish after others have, where none of them trains and one is tried again; else
-  // 0.
-  size_t Stragglers() const;
+  // Nodes that are still to finish where others have ended; else 0.
+  size_t Left() const;
   // From now on every pod is anew: that number is above those of all pods before.
   void NextAttempt();
 

@@ -42,15 +42,17 @@ void Provisioner::ProvisionServer() {
   }
   // It is not read: made as long as the server may wait for it.
   if (!ServerReady()) Create(KeySecret(job_, seen_.job_key, JobOwner(job_)));
-  need(ServerSet(job_, config_, plan_, settings_, {next_.attempt, Stragglers()}, seen_.job_key));
+  need(ServerSet(job_, config_, plan_, settings_, {next_.attempt, Left()}, seen_.job_key));
   // That of a plan before has another number of members, that of an attempt before lets its pods in.
   if (!ServerCurrent() || ServerWaitsForEnded()) StopServer();
 }
 
 bool Provisioner::ServerWaitsForEnded() const {
+  // In mid-job only where none trains, or is about to: a server in use stays.
+  const bool idle = !started() || CountOf(NodePhase::kReady) + CountOf(NodePhase::kStarting) == 0;
   const Json& set = Find("StatefulSet", ServerName(job_));
-  return Stragglers() > 0 && !set.is_null() &&
-         TextAt(set, {"metadata", "labels", kStartLabel}) != std::to_string(Stragglers());
+  return idle && Left() > 0 && !set.is_null() &&
+         TextAt(set, {"metadata", "labels", kStartLabel}) != std::to_string(Left());
 }
 
 void Provisioner::StopServer() {
@@ -69,8 +71,9 @@ void Provisioner::ProvisionRemote() {
     }
     if (Find("ConfigMap", PlanName(job_), cluster).is_null()) Create(PlanMap(job_, plan_, *owner), cluster);
     if (Find("Service", NodesName(job_), cluster).is_null()) {
-      Create(NodesService(job_, *owner), cluster);
+      // The Secret first: what ends between the two comes here again.
       if (!job_.spec.server.external) Create(KeySecret(job_, seen_.job_key, *owner), cluster);
+      Create(NodesService(job_, *owner), cluster);
     }
   }
 }

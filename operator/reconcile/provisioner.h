@@ -15,12 +15,12 @@ class Provisioner : protected NodeLedger {
   void StopServer();
   // A gang that no machines took waits for another plan.
   bool ReleasedBeforeStart() const;
+  // Other nodes are lost, or have finished and the server with them: its barrier would wait for them.
+  bool ServerWaitsForEnded() const;
 
   bool waits_for_objects_ = false;
 
  private:
-  // The other nodes have finished, and the server with them: started again, it would wait for them.
-  bool ServerWaitsForEnded() const;
   void ProvisionServer();
   void ProvisionRemote();
   void ProvisionPods();

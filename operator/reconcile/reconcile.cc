@@ -52,7 +52,10 @@ Decision Pass::Run() {
     Complete();
     return Publish();
   }
-  if (job_.spec.run_policy.suspend) {
+  if (job_.spec.run_policy.suspend &&
+      (next_.nodes.empty() || Left() > 0 || CountOf(NodePhase::kSucceeded) == 0)) {
+    // What has ended by itself does not begin again.
+    if (next_.phase != Phase::kSuspended && CountNodes()) return Publish();
     Suspend();
     return Publish();
   }
@@ -255,7 +258,7 @@ void Pass::GiveSitesUp() {
   for (const NodeStatus& node : next_.nodes) {
     if (!over(node) && Reachable(ClusterOf(node.site))) return;
   }
-  const Instant until = next_.Find("Degraded")->since + kSiteGone;
+  const Instant until = next_.Find("SitesAnswer")->since + kSiteGone;
   if (until > now_) return RequeueAt(until);
   for (NodeStatus& node : next_.nodes) {
     if (over(node)) continue;
@@ -273,6 +276,10 @@ void Pass::Assess() {
         "site " + (cluster.empty() ? "of the job" : cluster) +
             " does not answer: its nodes are left as they are" +
             (why == seen_.why_unreachable.end() ? "" : " (" + why->second + ")"));
+  }
+  if (!seen_.unreachable.empty() || next_.Find("SitesAnswer") != nullptr) {
+    Set("SitesAnswer", seen_.unreachable.empty(), seen_.unreachable.empty() ? "AllAnswer" : "SiteUnreachable",
+        std::to_string(seen_.unreachable.size()) + " of the job's clusters do not answer");
   }
   GiveSitesUp();
   const size_t planned = plan_.nodes.size(), lost = CountOf(NodePhase::kLost);
@@ -293,7 +300,7 @@ void Pass::Assess() {
     RequeueIn(kSoon);
     return;
   }
-  const bool server = ServerReady();
+  const bool server = ServerReady() && !ServerWaitsForEnded();
   const bool taken = !server && ReadPod(ServerPod()).key_refused;
   const Condition* said = next_.Find("ServerReady");
   if (taken && (said == nullptr || said->reason != "NameTaken")) Event(true, "NameTaken", KeyTaken());
@@ -303,7 +310,8 @@ void Pass::Assess() {
               : "NotReady",
       server  ? "the server takes members"
       : taken ? KeyTaken()
-              : "the server is not ready: see kubectl describe pod " + ServerName(job_) + "-0, and its log");
+              : "the server is not ready: see kubectl describe pod " + ServerName(job_) + "-0 -n " +
+                    job_.name_space + ", and its log");
   const bool all = ready + lost == planned && planned > 0 && ready > 0;
   if (all) {
     Set("NodesReady", true, "Ready", std::to_string(ready) + " nodes are ready");

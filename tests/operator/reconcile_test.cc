@@ -711,6 +711,35 @@ TEST(S15Reconcile, ANodeThatIsTriedAgainAfterTheOthersHaveFinishedStartsWithoutT
   EXPECT_EQ(cluster.status().phase, Phase::kSucceeded);
 }
 
+TEST(S11Reconcile, AnElasticJobThatLosesANodeBeforeTheStartBeginsWithoutIt) {
+  ModelCluster cluster(Job([](Json& spec) { spec["elastic"] = {{"minNodes", 1}}; }));
+  cluster.profile["spec"]["maxRetries"] = 0;
+  cluster.Settle();
+  cluster.EndPod("resnet-node-1", 1);
+  (void)cluster.Reconciled();
+  EXPECT_EQ(cluster.status().nodes[1].phase, NodePhase::kLost);
+  cluster.MakeReady();
+  (void)cluster.Reconciled();
+  EXPECT_FALSE(cluster.IsTrue("Started")) << "its server's barrier waits for two";
+  Start(&cluster);
+  EXPECT_EQ(cluster.status().phase, Phase::kRunning) << cluster.status().message;
+  EXPECT_THAT(CommandOf((*cluster.Get("StatefulSet/resnet-server"))["spec"]["template"], 0),
+              HasSubstr("--start-workers 1 "));
+}
+
+TEST(S14Reconcile, WhatHasEndedDoesNotBeginAgainAfterASuspension) {
+  for (const bool all : {true, false}) {
+    ModelCluster cluster(Job());
+    Start(&cluster);
+    cluster.EndPod("resnet-node-0", 0);
+    if (all) cluster.EndPod("resnet-node-1", 0);
+    cluster.mutable_job()["spec"]["runPolicy"] = {{"suspend", true}};
+    cluster.Settle();
+    EXPECT_EQ(cluster.status().phase, all ? Phase::kSucceeded : Phase::kSuspended);
+    EXPECT_EQ(cluster.status().nodes[0].phase, NodePhase::kSucceeded);
+  }
+}
+
 TEST(S15Reconcile, AServerStaysWhileAnyNodeTrains) {
   ModelCluster cluster(Job([](Json& spec) { spec["totalGPUs"] = 21; }));
   Start(&cluster);
@@ -853,6 +882,14 @@ TEST(S15Reconcile, ASiteThatStaysAwayIsWaitedForOrAnElasticJobEndsWithoutIt) {
     (*cluster.Get("Service/resnet-public"))["status"]["loadBalancer"]["ingress"] = {{{"ip", "192.0.2.9"}}};
     Start(&cluster);
     ASSERT_EQ(cluster.status().phase, Phase::kRunning) << cluster.status().message;
+    // Degraded for something else, for long.
+    cluster.mutable_job()["status"]["conditions"].push_back(
+        {{"type", "Degraded"},
+         {"status", "True"},
+         {"reason", "NodesLost"},
+         {"message", ""},
+         {"lastTransitionTime", TimestampText(cluster.now())}});
+    cluster.Advance(1000);
     cluster.unreachable = {"fra"};
     cluster.Reconciled();
     cluster.EndPod("resnet-node-0", 0);
@@ -896,7 +933,12 @@ TEST(S16Reconcile, SeveralClustersWorkOnOneJobAndLetItGo) {
   EXPECT_FALSE((*pod)["metadata"]["ownerReferences"][0].contains("blockOwnerDeletion"))
       << "takes a right more";
   EXPECT_NE(cluster.Get("ConfigMap/resnet-plan", "fra"), nullptr);
-  EXPECT_NE(cluster.Get("Secret/resnet-key", "fra"), nullptr);
+  ASSERT_NE(cluster.Get("Secret/resnet-key", "fra"), nullptr);
+  const auto made = [&](const char* name) {
+    return std::stoi(TextAt(*cluster.Get(name, "fra"), {"metadata", "uid"}).substr(4));
+  };
+  EXPECT_LT(made("Secret/resnet-key"), made("Service/resnet-nodes"))
+      << "the Service says that both are there";
 
   cluster.unreachable = {"fra"};  // its pods are not seen: that is no disruption
   cluster.Settle();
