@@ -69,7 +69,13 @@ void Provisioner::ProvisionRemote() {
       Create(Anchor(job_), cluster);
       continue;
     }
-    if (Find("ConfigMap", PlanName(job_), cluster).is_null()) Create(PlanMap(job_, plan_, *owner), cluster);
+    const Json& map = Find("ConfigMap", PlanName(job_), cluster);
+    if (map.is_null()) {
+      Create(PlanMap(job_, plan_, *owner), cluster);
+    } else if (TextAt(map, {"data", "planHash"}) != plan_.hash) {
+      waits_for_objects_ = true;
+      Delete(map, cluster);  // of the plan before, and immutable
+    }
     if (Find("Service", NodesName(job_), cluster).is_null()) {
       // The Secret first: what ends between the two comes here again.
       if (!job_.spec.server.external) Create(KeySecret(job_, seen_.job_key, *owner), cluster);

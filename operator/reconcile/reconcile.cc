@@ -433,7 +433,11 @@ bool Pass::Overdue() {
 void Pass::CleanUp() {
   CleanPolicy policy = config_.clean_policy;
   if (policy == CleanPolicy::kAll && next_.phase == Phase::kFailed) policy = CleanPolicy::kRunning;
-  bool clean = true;
+  // The time that was given is over: nothing trains on.
+  if (policy == CleanPolicy::kNone && next_.reason.ends_with("DeadlineExceeded"))
+    policy = CleanPolicy::kRunning;
+  bool clean = policy == CleanPolicy::kNone || seen_.unreachable.empty();
+  if (!clean) RequeueIn(kLookAgain);
   const auto remove = [&](const Json& object, const std::string& cluster) {
     clean = false;
     if (At(object, {"metadata", "deletionTimestamp"}).is_null() && Reachable(cluster))

@@ -649,6 +649,7 @@ TEST(S14Reconcile, AFinishedJobIsDeletedAfterItsTime) {
 
 TEST(S14Reconcile, AJobThatRunsTooLongFails) {
   ModelCluster cluster(Job([](Json& spec) { spec["runPolicy"] = {{"activeDeadlineSeconds", 3600}}; }));
+  cluster.profile["spec"]["cleanPolicy"] = "None";  // what has ended stays; what trains does not train on
   Start(&cluster);
   cluster.Advance(3500);
   cluster.Settle();
@@ -909,6 +910,10 @@ TEST(S15Reconcile, ASiteThatStaysAwayIsWaitedForOrAnElasticJobEndsWithoutIt) {
     cluster.Settle();
     EXPECT_EQ(cluster.status().phase, Phase::kSucceeded);
     EXPECT_THAT(cluster.status().message, HasSubstr("1 were lost"));
+    EXPECT_FALSE(cluster.IsTrue("CleanedUp")) << "of the site that is away its pod is left";
+    cluster.unreachable.clear();
+    cluster.Settle();
+    EXPECT_TRUE((*cluster.Get("Pod/resnet-node-1", "fra"))["metadata"].contains("deletionTimestamp"));
   }
 }
 
@@ -947,6 +952,9 @@ TEST(S16Reconcile, SeveralClustersWorkOnOneJobAndLetItGo) {
   cluster.unreachable.clear();
   cluster.Settle();
   EXPECT_FALSE(cluster.IsTrue("Degraded"));
+  (*cluster.Get("ConfigMap/resnet-plan", "fra"))["data"]["planHash"] = "of a plan before";
+  cluster.Settle();
+  EXPECT_EQ((*cluster.Get("ConfigMap/resnet-plan", "fra"))["data"]["planHash"], cluster.status().plan_hash);
 
   cluster.mutable_job()["metadata"]["deletionTimestamp"] = TimestampText(cluster.now());
   ModelCluster silent = cluster;
