@@ -174,6 +174,7 @@ std::optional<Observed> Controller::Gather(const std::string& key, const Json& o
     seen.permission_message = std::move(answer.message);
   }
   if (!GatherSites(key, job, now, &seen)) return std::nullopt;
+  RestoreScript(job, &seen.objects);
   const bool allowed = job.status.IsTrue("Authorized") || seen.permission == Permission::kAllowed;
   if (!ends && allowed && !GatherPlan(key, job, now, &seen)) return std::nullopt;
   if (!ends) GatherProgress(key, job, now, &seen);
