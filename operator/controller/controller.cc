@@ -174,6 +174,7 @@ std::optional<Observed> Controller::Gather(const std::string& key, const Json& o
     seen.permission_message = std::move(answer.message);
   }
   if (!GatherSites(key, job, now, &seen)) return std::nullopt;
+  RestoreScript(job, &seen.objects);
   const bool allowed = job.status.IsTrue("Authorized") || seen.permission == Permission::kAllowed;
   if (!ends && allowed && !GatherPlan(key, job, now, &seen)) return std::nullopt;
   if (!ends) GatherProgress(key, job, now, &seen);
@@ -268,15 +269,26 @@ void Controller::Step(const std::string& key, Instant now) {
     }
     if (work.cluster != &home_ && work.cluster->in_flight >= kMostOfSite) {
       ++counters_.postponed;
-      return Finish(key, true, now);
+      return GiveUp(key, &work, now);
     }
     if (!Send(key, *request, &work)) {
       ++counters_.postponed;
-      return Finish(key, true, now);
+      return GiveUp(key, &work, now);
     }
     return;
   }
-  Finish(key, false, now);
+  Finish(key, work.again, now);
+}
+
+void Controller::GiveUp(const std::string& key, Work* work, Instant now) {
+  const Action& failed = work->current;
+  // What the rest follows from is not written: none of it is done.
+  if (failed.verb == Verb::kPatchStatus || failed.verb == Verb::kPatchJob) return Finish(key, true, now);
+  work->again = true;
+  std::erase_if(work->actions, [&](const Action& action) {
+    return action.cluster == failed.cluster && action.verb != Verb::kEvent;
+  });
+  Step(key, now);
 }
 
 bool Controller::Send(const std::string& key, const api::ApiRequest& request, Work* work) {
@@ -326,11 +338,11 @@ void Controller::OnCreated(const std::string& key, Work* work, const api::ApiRes
   get.name = TextAt(work->current.object, {"metadata", "name"});
   get.body = nullptr;
   work->looks = true;
-  if (!Send(key, get, work)) Finish(key, true, now);
+  if (!Send(key, get, work)) GiveUp(key, work, now);
 }
 
 void Controller::OnLooked(const std::string& key, Work* work, const api::ApiResult& result, Instant now) {
-  if (result.code == api::ApiCode::kNotFound) return Finish(key, true, now);  // it has gone meanwhile
+  if (result.code == api::ApiCode::kNotFound) return GiveUp(key, work, now);  // it has gone meanwhile
   if (!result.ok()) return OnFailure(key, work, result, now);
   if (IsOfJob(result.body, TextAt(*work->job, {"metadata", "uid"}))) return Step(key, now);
   ++counters_.taken_names;
@@ -338,7 +350,7 @@ void Controller::OnLooked(const std::string& key, Work* work, const api::ApiResu
       NameOfObject(work->current.object) +
           " is there already and is not this job's: delete it, or delete the job and give it another name",
       now);
-  Finish(key, true, now);
+  GiveUp(key, work, now);
 }
 
 void Controller::OnWritten(const std::string& key, Work* work, const api::ApiResult& result, Instant now) {
@@ -353,9 +365,8 @@ void Controller::OnWritten(const std::string& key, Work* work, const api::ApiRes
     return Step(key, now);
   if (result.code == api::ApiCode::kNotFound) return Finish(key, false, now);  // the job is gone
   if (result.code == api::ApiCode::kConflict) {
-    // What the rest follows from is not written: none of it is done.
     ++counters_.conflicts;
-    return Finish(key, true, now);
+    return GiveUp(key, work, now);
   }
   OnFailure(key, work, result, now);
 }
@@ -371,7 +382,7 @@ void Controller::OnFailure(const std::string& key, Work* work, const api::ApiRes
   // A person has to do something: give a right, raise a quota.
   if (result.code == api::ApiCode::kForbidden || result.code == api::ApiCode::kInvalid)
     Say(*work->job, "ActionFailed", what, now);
-  Finish(key, true, now);
+  GiveUp(key, work, now);
 }
 
 void Controller::Finish(const std::string& key, bool again, Instant now) {

@@ -117,6 +117,7 @@ class Controller {
     bool looks = false;  // at what has the name that `current` wants
     Cluster* cluster = nullptr;
     std::optional<Duration> requeue;
+    bool again = false;  // sooner: an action has failed
     Instant begun;
   };
   using Call = std::pair<std::string, api::CallId>;  // site ("": home) and request
@@ -136,6 +137,8 @@ class Controller {
   void OnLooked(const std::string& key, Work* work, const api::ApiResult& result, Instant now);
   void OnWritten(const std::string& key, Work* work, const api::ApiResult& result, Instant now);
   void OnFailure(const std::string& key, Work* work, const api::ApiResult& result, Instant now);
+  // `current` is not done: nor is what is left for its cluster. Other clusters get theirs.
+  void GiveUp(const std::string& key, Work* work, Instant now);
   void Finish(const std::string& key, bool again, Instant now);
   void Add(const std::string& key, Instant now) { (void)queue_.Add(key, now); }
   void Say(const Json& job, std::string_view reason, const std::string& message, Instant now);

@@ -27,6 +27,10 @@ const std::array<Kind, 10>& Kinds() {
 constexpr const char* kStatusManager = "longhaul-operator-status";
 constexpr const char* kFinalizerManager = "longhaul-operator";
 
+constexpr const char* kEndedScript = "ended";  // not empty, which would be no script
+
+std::string MarkOf(const std::string& script) { return "longhaul.dev/script " + PlanOf({}, script).hash; }
+
 }  // namespace
 
 const Kind* FindKind(std::string_view name) {
@@ -39,12 +43,31 @@ void Slim(const Kind& kind, Json* object) {
   if (!object->is_object()) return;
   (*object)["apiVersion"] = kind.version;
   (*object)["kind"] = kind.name;
-  if (kind.version == kApiVersion) return;
+  if (kind.version == kApiVersion) {
+    // The whole object once more.
+    if (At(*object, {"metadata", "annotations"}).is_object())
+      (*object)["metadata"]["annotations"].erase("kubectl.kubernetes.io/last-applied-configuration");
+    const auto phase = FromName<Phase>(TextAt(*object, {"status", "phase"}));
+    if (phase && IsTerminal(*phase) && At(*object, {"spec", "script", "inline"}).is_string())
+      (*object)["spec"]["script"]["inline"] = kEndedScript;
+    return;
+  }
+  if (TextAt(*object, {"metadata", "annotations", kScriptAnnotation}) == "inline" &&
+      At(*object, {"data", "script"}).is_string())
+    (*object)["data"]["script"] = MarkOf(TextAt(*object, {"data", "script"}));
   if (const auto metadata = object->find("metadata"); metadata != object->end() && metadata->is_object()) {
     metadata->erase("annotations");
     metadata->erase("ownerReferences");
   }
   if (kind.name != "Service") object->erase("spec");
+}
+
+void RestoreScript(const TrainingJob& job, std::vector<SiteObject>* objects) {
+  if (!job.spec.script.text) return;
+  const std::string mark = MarkOf(*job.spec.script.text);
+  for (SiteObject& one : *objects) {
+    if (TextAt(one.object, {"data", "script"}) == mark) one.object["data"]["script"] = *job.spec.script.text;
+  }
 }
 
 bool IsOfJob(const Json& object, std::string_view job_uid) {

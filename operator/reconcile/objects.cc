@@ -222,6 +222,7 @@ Json Anchor(const TrainingJob& job) {
 Json PlanMap(const TrainingJob& job, const JobPlan& plan, const Owner& owner) {
   Json map = Object("v1", "ConfigMap", Metadata(job, PlanName(job), owner));
   map["data"] = {{"nodes.json", NodesJson(plan)}, {"script", plan.script}, {"planHash", plan.hash}};
+  if (job.spec.script.text) map["metadata"]["annotations"][kScriptAnnotation] = "inline";
   map["immutable"] = true;  // a plan before the start is replaced as a whole
   return map;
 }

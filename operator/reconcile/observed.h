@@ -36,6 +36,9 @@ struct Settings {
   Duration finalizer_timeout = std::chrono::minutes(5);
 };
 
+// Annotation of plans: "inline" where the job has the script, too.
+inline constexpr const char* kScriptAnnotation = "longhaul.dev/script";
+
 // Of an API server: "" is the one that has the job, else spec.sites[].name of a site with a kubeconfig.
 struct SiteObject {
   std::string cluster;

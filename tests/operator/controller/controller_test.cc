@@ -529,6 +529,52 @@ TEST(S16Sites, AKubeconfigThatWouldSendTheOperatorsOwnTokenIsRefused) {
   EXPECT_EQ(both.there.requests(), 0u);
 }
 
+TEST(S16Sites, WhatOneClusterRefusesKeepsNoOtherFromItsPods) {
+  TwoSites both;
+  both.server.Create("secrets", both.Kubeconfig("token: abc"));
+  both.server.Create("trainingjobs", both.SitesJob());
+  both.there.Forbid("POST configmaps");  // of which the anchor there is the first
+  both.Start();
+  ASSERT_TRUE(both.UntilBoth([&] { return both.server.made()["team/resnet-node-0"] == 1; }))
+      << Dump(both.job()["status"]);
+  EXPECT_FALSE(both.server.said("ActionFailed").empty());
+  EXPECT_TRUE(both.there.made().empty());
+
+  // The pod of the first rank is made before that of the second.
+  both.server.Forbid("POST pods");
+  both.server.EndPod("team/resnet-node-0", 3);
+  both.there.Forbid("");
+  ASSERT_TRUE(both.UntilBoth([&] { return both.there.made()["team/resnet-node-1"] == 1; }))
+      << Dump(both.job()["status"]);
+  EXPECT_EQ(both.server.made()["team/resnet-node-0"], 1);
+
+  both.server.Forbid("");
+  ASSERT_TRUE(both.UntilBoth([&] { return both.status().IsTrue("CleanedUp"); }))
+      << Dump(both.job()["status"]);
+  EXPECT_EQ(both.status().phase, Phase::kSucceeded);
+}
+
+TEST(S16Sites, WithoutItsStatusNothingOfADecisionIsDoneInAnyCluster) {
+  TwoSites both;
+  both.server.Create("secrets", both.Kubeconfig("token: abc"));
+  both.server.Create("trainingjobs", both.SitesJob());
+  both.Start();
+  ASSERT_TRUE(both.Until([&] { return !both.status().plan_hash.empty(); }));
+  both.work.reset();
+  // A status to write, a plan to make here and an anchor there.
+  both.server.Change("trainingjobs", "team/resnet",
+                     [](Json* job) { (*job)["status"]["observedGeneration"] = 0; });
+  both.server.Remove("configmaps", "team/resnet-plan");
+  for (const Json& map : both.there.All("configmaps"))
+    both.there.Remove("configmaps", "team/" + TextAt(map, {"metadata", "name"}));
+  both.server.Forbid("PATCH trainingjobs");
+  both.Start();
+  ASSERT_TRUE(both.Until([&] { return both.work->report().controller.failures >= 2; }));
+  EXPECT_EQ(both.work->report().controller.created, 0u);
+  both.server.Forbid("");
+  EXPECT_TRUE(both.UntilBoth([&] { return both.status().IsTrue("CleanedUp"); }));
+}
+
 // --- many
 
 TEST(Controller, AThousandJobsAreReconciledSoon) {

@@ -209,6 +209,11 @@ void ModelApiServer::Fail(double chance, uint64_t seed) {
   random_ = Random(seed);
 }
 
+void ModelApiServer::Forbid(const std::string& what) {
+  const std::lock_guard lock(mutex_);
+  forbidden_ = what;
+}
+
 int ModelApiServer::reviews() const {
   const std::lock_guard lock(mutex_);
   return reviews_;
@@ -374,6 +379,8 @@ bool ModelApiServer::Watch(const Target& target, Peer& peer) {
 std::pair<int, Json> ModelApiServer::Write(const std::string& method, const Target& target,
                                            const Json& body) {
   if (target.plural == "subjectaccessreviews") return Review(body);
+  if (method + " " + target.plural == forbidden_)
+    return {403, StatusOf(403, "Forbidden", "exceeded quota: " + forbidden_)};
   if (method == "POST") return Make(target, body);
   const std::string key = target.name_space.empty() ? target.name : target.name_space + "/" + target.name;
   auto& objects = objects_[target.plural];

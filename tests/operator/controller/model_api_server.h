@@ -50,6 +50,8 @@ class ModelApiServer {
   void Compact();
   // Each request that is no watch fails with this chance: 429, 500, 503, or an answer that is lost.
   void Fail(double chance, uint64_t seed);
+  // Requests of this kind get 403: "POST pods"; "": none.
+  void Forbid(const std::string& what);
 
   std::set<std::string> may_use;  // users, and groups as "group vision"; set it before requests come
   int reviews() const;
@@ -89,6 +91,7 @@ class ModelApiServer {
   std::vector<Happened> history_;
   uint64_t version_ = 100, floor_ = 0, next_uid_ = 1;
   double chance_ = 0;
+  std::string forbidden_;
   Random random_{1};
   int reviews_ = 0;
   uint64_t requests_ = 0;

@@ -9,6 +9,7 @@
 #include "operator/controller/progress.h"
 #include "operator/controller/secrets.h"
 #include "operator/controller/sites.h"
+#include "operator/reconcile/objects.h"
 #include "operator/resource/requester.h"
 
 namespace longhaul::kube {
@@ -79,6 +80,31 @@ TEST(Requests, ListsLackKindsAndPodsAreSlim) {
   Slim(*FindKind("TrainingJob"), &job);
   EXPECT_EQ(job["spec"]["totalGPUs"], 3);
   EXPECT_EQ(job["metadata"]["annotations"]["a"], "b");
+}
+
+TEST(Requests, AScriptIsKeptOnceAndOfAnEndedJobNot) {
+  const std::string script(1000, 's');
+  const std::string applied = "kubectl.kubernetes.io/last-applied-configuration";
+  Json object = {{"metadata", {{"name", "j"}, {"annotations", {{applied, script}, {"a", "b"}}}}},
+                 {"spec", {{"script", {{"inline", script}}}}},
+                 {"status", {{"phase", "Running"}}}};
+  Slim(*FindKind("TrainingJob"), &object);
+  EXPECT_EQ(object["metadata"]["annotations"], Json({{"a", "b"}}));
+  EXPECT_EQ(object["spec"]["script"]["inline"], script);
+  object["status"]["phase"] = "Failed";
+  Slim(*FindKind("TrainingJob"), &object);
+  EXPECT_LT(TextAt(object, {"spec", "script", "inline"}).size(), 100u);
+  EXPECT_FALSE(TextAt(object, {"spec", "script", "inline"}).empty()) << "an empty one is no valid spec";
+  TrainingJob job;
+  const Json only = PlanMap(job, PlanOf({{"j-node-0", "", 8}}, script), Owner());
+  job.spec.script.text = script;
+  const Json whole = PlanMap(job, PlanOf({{"j-node-0", "", 8}}, script), Owner());
+  std::vector<SiteObject> objects = {{"", whole}, {"", only}};
+  for (SiteObject& one : objects) Slim(*FindKind("ConfigMap"), &one.object);
+  EXPECT_LT(TextAt(objects[0].object, {"data", "script"}).size(), 100u);
+  EXPECT_EQ(objects[1].object["data"], only["data"]) << "the one copy";
+  RestoreScript(job, &objects);
+  EXPECT_EQ(objects[0].object["data"], whole["data"]);
 }
 
 Json Node(const char* name, Json gpus, Json spec = Json::object(), Json labels = Json::object()) {
