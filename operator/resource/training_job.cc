@@ -119,6 +119,10 @@ ServerSpec ReadServer(Fields fields) {
     server.external->join_secret = external.TextLike("joinSecret", IsSubdomain, kObjectName);
     if (server.external->join_secret.empty())
       external.Fail("joinSecret", "is missing: the Secret with the server's job.key");
+    if (server.external->join_secret.ends_with("-key"))
+      external.Fail("joinSecret",
+                    "ends in -key, as the operator's own Secrets do, which are other jobs' keys: give the "
+                    "Secret another name");
     external.NoOthers();
   }
   fields.NoOthers();

@@ -199,7 +199,7 @@ def test_rules_speak_of_fields_that_there_are(kind):
     described = {path for path, _ in children(schema)}
     for path, rule in rules(schema):
         assert len(rule["message"]) > 20
-        for name in re.findall(r"(?<![\w.])(?:self|oldSelf)\.([a-zA-Z.]+?)(?=\.map|\.all|[^a-zA-Z.]|$)", rule["rule"]):
+        for name in re.findall(r"(?<![\w.])(?:self|oldSelf)\.([a-zA-Z.]+?)(?=\.map|\.all|\.endsWith|[^a-zA-Z.]|$)", rule["rule"]):
             assert f"{path}.{name}" in described, (path, name)
 
 
