@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import yaml
 from control_plane import cache
-from resources import BAD, FOLDER, ROOT, changed, crd, everything, example, find, load, schema_of
+from resources import BAD, FOLDER, ROOT, SIZES, changed, crd, everything, example, find, load, schema_of
 from schema import children, refused, structural, with_defaults
 
 KINDS = ["TrainingJob", "TrainingProfile"]
@@ -138,7 +138,7 @@ def test_s2_a_job_inlines_what_a_profile_has():
     profile = copy.deepcopy(at(schema_of("TrainingProfile"), "spec"))
     assert inline["x-kubernetes-validations"] == profile["x-kubernetes-validations"]
     for schema in (inline, profile):  # alike but for words, and for what only a profile may
-        del schema["properties"]["nodeTemplate"]["properties"]["spec"], schema["x-kubernetes-validations"]
+        del schema["properties"]["nodeTemplate"]["properties"], schema["x-kubernetes-validations"]
         for _, part in children(schema):
             part.pop("description", None)
     assert inline == profile
@@ -224,6 +224,11 @@ def test_examples_name_each_other():
 def test_bad_examples_are_refused_by_the_field(name):
     path, where, value, field = BAD[name]
     assert field in [refusal[0] for refusal in verdict(changed(path, where, value))]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_an_amount_of_storage_is_taken(size):
+    assert verdict(changed("job.yaml", ("spec", "server", "storage", "size"), size)) == []
 
 
 def test_a_profile_may_reach_the_host():

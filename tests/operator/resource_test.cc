@@ -180,6 +180,16 @@ TEST(S1TrainingJob, EveryRuleIsCheckedHereToo) {
     EXPECT_THAT(Refusal(Changed(pointer, value)), HasSubstr(words)) << pointer;
 }
 
+// The schema's have the same (tests/kubernetes/resources.py).
+TEST(S1TrainingJob, AnAmountOfStorageIsWhatTheSchemaTakes) {
+  for (const char* size : {"1Pi", "0.5Ti", "10", "00.5G", "012345678901234567Gi"})
+    EXPECT_EQ(Refusal(Changed("/server/storage", {{"size", size}})), "accepted") << size;
+  for (const char* size : {"0Gi", "0.0", "1.", ".5G", "1Ei", "0123456789012345678Gi"})
+    EXPECT_THAT(Refusal(Changed("/server/storage", {{"size", size}})),
+                HasSubstr("is not an amount of storage"))
+        << size;
+}
+
 TEST(S5TrainingJob, ANameIsALabelThatLeavesRoomForThoseMadeOfIt) {
   for (const char* name : {"", "Resnet", "-a", "a-", "7up", "a.b", "a_b"}) {
     Json job = JobObject();
@@ -247,10 +257,12 @@ TEST(S6Templates, AJobsTemplateGetsNoRightsThatItsAuthorLacks) {
   }
   EXPECT_THAT(Refusal(Inline({{"spec", {{"hostNetwork", true}}}})),
               HasSubstr("name that in spec.profileRef"));
-  EXPECT_THAT(Refusal(Inline({{"metadata", {{"labels", {{"longhaul.dev/role", "server"}}}}}})),
-              HasSubstr("is the operator's"));
+  for (const char* map : {"labels", "annotations"})
+    EXPECT_THAT(Refusal(Inline({{"metadata", {{map, {{"team", "vision"}}}}}})),
+                HasSubstr("spec.node.nodeTemplate.metadata." + std::string(map) +
+                          ".team: only a TrainingProfile may have it"));
   EXPECT_EQ(Refusal(Inline(
-                {{"metadata", {{"labels", {{"team", "vision"}}}}},
+                {{"metadata", {{"labels", Json::object()}}},
                  {"spec",
                   {{"nodeSelector", {{"a", "b"}}},
                    {"tolerations", Json::array({{{"key", "gpu"}}})},
@@ -267,7 +279,11 @@ TEST(S6Templates, AProfileMayHaveThemButNotWhatIsTheOperators) {
       {"hostNetwork", true},
       {"volumes", Json::array({{{"name", "v"}, {"hostPath", {{"path", "/data"}}}}})},
       {"containers", Json::array({{{"securityContext", {{"privileged", true}}}}})}};
+  profile["spec"]["nodeTemplate"]["metadata"] = {{"labels", {{"team", "vision"}}}};
   EXPECT_TRUE(ParseTrainingProfile(profile).ok());
+  profile["spec"]["nodeTemplate"]["metadata"] = {{"labels", {{"longhaul.dev/role", "server"}}}};
+  EXPECT_THAT(ParseTrainingProfile(profile).status().message(), HasSubstr("is the operator's"));
+  profile["spec"]["nodeTemplate"].erase("metadata");
   for (const char* ours :
        {"automountServiceAccountToken", "restartPolicy", "hostname", "shareProcessNamespace"}) {
     profile["spec"]["nodeTemplate"]["spec"] = {{ours, true}};
