@@ -75,7 +75,7 @@ def install(node):
     image_of(node, "worker.containerfile", IMAGE)
     image_of(node, "operator.containerfile", "docker.io/library/longhaul-operator:latest")
     plane = node.plane
-    for words in (["-f", FOLDER / "operator/namespace.yaml"], ["-k", FOLDER / "admission-webhook"]):
+    for words in (["--validate=false", "-k", FOLDER], ["-k", FOLDER / "admission-webhook"]):  # as docs/howto/kubernetes.md does it
         code, said = plane.kubectl("apply", *map(str, words))
         assert code == 0, said
     kubectl = node.folder / "kubectl"
@@ -84,8 +84,6 @@ def install(node):
     done = subprocess.run([str(FOLDER / "admission-webhook/certificate.sh")], env={**os.environ, "KUBECTL": str(kubectl)},
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    code, said = plane.kubectl("apply", "--validate=false", "-k", str(FOLDER))
-    assert code == 0, said
     code, said = plane.kubectl("apply", "-f", str(FOLDER / "examples/permission.yaml"))
     assert code == 0, said
 

@@ -1,6 +1,7 @@
 """deploy/kubernetes without a cluster: schemas, examples, roles and admission."""
 import copy
 import json
+import os
 import posixpath
 import re
 import shutil
@@ -331,6 +332,25 @@ def test_ports_and_names_of_the_operator_agree():
     [script] = [p.read_text() for p in FOLDER.rglob("certificate.sh")]
     [volume] = template["spec"]["volumes"]
     assert volume["secret"]["secretName"] == re.search(r"^name=(.*)$", script, re.M)[1] + "-webhook"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_operator_begins_anew_with_its_certificate(there, tmp_path):
+    """An operator that began before there was a certificate serves no webhooks."""
+    kubectl, log = tmp_path / "kubectl", tmp_path / "log"
+    kubectl.write_text(f"#!/bin/sh\necho \"$*\" >>{log}\ncase \"$*\" in *\" get deployment \"*) {'echo deployment.apps/x' if there else ':'};; esac\n"
+                       "case \"$*\" in *\"apply -f -\") cat >/dev/null;; esac\n")
+    kubectl.chmod(0o755)
+    done = subprocess.run([FOLDER / "admission-webhook/certificate.sh", "--context=c"], env={**os.environ, "KUBECTL": str(kubectl)},
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = log.read_text().splitlines()
+    after = said[max(i for i, line in enumerate(said) if " patch " in line) + 1:]
+    lines = [f"--context=c -n longhaul-system {words}" for words in (
+        "get deployment longhaul-operator --ignore-not-found -o name", "rollout restart deployment/longhaul-operator",
+        "rollout status deployment/longhaul-operator --timeout=180s")]
+    assert after == (lines if there else lines[:1])
+    assert ("restarting deployment/longhaul-operator in longhaul-system" in done.stdout) == there
 
 
 # --- Admission.
