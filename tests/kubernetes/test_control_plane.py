@@ -82,7 +82,7 @@ def test_resources_are_structural(installed, kind, plural):
     assert paths(theirs, None) == paths(ours, None)
 
 
-@pytest.mark.parametrize("path", ["profile.yaml", "job.yaml", "two-sites.yaml", "inline.yaml"])
+@pytest.mark.parametrize("path", ["profile.yaml", "first-job.yaml", "job.yaml", "two-sites.yaml", "inline.yaml"])
 def test_examples_are_created_with_defaults(installed, path):
     code, kept = create(installed, example(path))
     assert code == 201, kept

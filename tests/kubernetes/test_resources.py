@@ -12,9 +12,10 @@ import yaml
 from control_plane import cache
 from resources import BAD, FOLDER, ROOT, SIZES, changed, crd, everything, example, find, load, schema_of
 from schema import children, refused, structural, with_defaults
+from test_containers import copied, installed
 
 KINDS = ["TrainingJob", "TrainingProfile"]
-EXAMPLES = ["profile.yaml", "job.yaml", "two-sites.yaml", "inline.yaml"]
+EXAMPLES = ["profile.yaml", "first-job.yaml", "job.yaml", "two-sites.yaml", "inline.yaml"]
 WHAT_MAY_CHANGE = {"runPolicy", "elastic"}
 
 
@@ -212,13 +213,30 @@ def test_examples_are_accepted(path):
 
 def test_examples_name_each_other():
     profile = example("profile.yaml")["metadata"]
-    for path in ("job.yaml", "two-sites.yaml"):
+    for path in ("first-job.yaml", "job.yaml", "two-sites.yaml"):
         job = example(path)
         assert (job["spec"]["profileRef"]["name"], job["metadata"]["namespace"]) == (profile["name"], profile["namespace"])
     assert example("job.yaml")["spec"]["totalGPUs"] == 15 and example("profile.yaml")["spec"]["maxGPUs"] == 10
     sites = example("two-sites.yaml")["spec"]["sites"]
     assert [site["gpus"] for site in sites] == [10, 5]
     assert sites[1]["kubeconfigSecret"] in find("Role", "longhaul-operator-sites")["rules"][0]["resourceNames"]
+
+
+def test_the_first_job_of_the_howto_needs_nothing_but_the_worker_image():
+    page = (ROOT / "docs/howto/kubernetes.md").read_text(encoding="utf-8")
+    assert re.findall(r"^kubectl create --as alice -f (.*)$", page, re.M) == ["deploy/kubernetes/examples/first-job.yaml"]
+    spec = example("first-job.yaml")["spec"]
+    assert "data" not in spec and example("profile.yaml")["spec"]["minGPUs"] <= spec["totalGPUs"]
+    [program] = re.findall(r"^exec (\S+) ", spec["script"]["inline"], re.M)
+    assert program in [posixpath.basename(source) for source, _ in copied("worker.containerfile")]
+    assert "dataset-fashion-mnist" in installed("worker.containerfile")
+    # Without GPUs: the lines of the page make a profile that the schema takes, of the resource that machines get.
+    [capacity] = re.findall(r"-p '(.*)'$", page, re.M)
+    [command] = re.findall(r"^(sed .*) \| kubectl apply -f -$", page, re.M)
+    made = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    profile = yaml.safe_load(made)
+    assert verdict(profile) == [] and profile["spec"]["gpuResource"] in json.loads(capacity)["status"]["capacity"]
+    assert "nodeSelector" not in profile["spec"]["nodeTemplate"]["spec"]
 
 
 @pytest.mark.parametrize("name", BAD)
