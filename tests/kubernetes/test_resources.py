@@ -356,8 +356,9 @@ def test_ports_and_names_of_the_operator_agree():
 def test_the_operator_begins_anew_with_its_certificate(there, tmp_path):
     """An operator that began before there was a certificate serves no webhooks."""
     kubectl, log = tmp_path / "kubectl", tmp_path / "log"
-    kubectl.write_text(f"#!/bin/sh\necho \"$*\" >>{log}\ncase \"$*\" in *\" get deployment \"*) {'echo deployment.apps/x' if there else ':'};; esac\n"
-                       "case \"$*\" in *\"apply -f -\") cat >/dev/null;; esac\n")
+    found = "echo deployment.apps/x" if there else ":"
+    kubectl.write_text(f"#!/bin/sh\necho \"$*\" >>{log}\n"
+                       f"case \"$*\" in *' get deployment '*) {found};; *'apply -f -') cat >/dev/null;; esac\n")
     kubectl.chmod(0o755)
     done = subprocess.run([FOLDER / "admission-webhook/certificate.sh", "--context=c"], env={**os.environ, "KUBECTL": str(kubectl)},
                           capture_output=True, text=True)
