@@ -88,8 +88,8 @@ std::string ExplainNotFound(const ApiRequest& request, const ApiResult& failure,
            "deploy/kubernetes)";
   }
   if (of_job && !request.name.empty()) {
-    return "there is no job " + request.name + " in the namespace " + request.name_space +
-           "; `longhaul jobs` lists those that there are";
+    return "there is no job " + request.name + " in the namespace " + request.name_space + "; " +
+           CommandOf("jobs", request.name_space) + " lists those that there are";
   }
   return words;
 }
@@ -125,6 +125,10 @@ ApiRequest OfPods(Verb verb, const std::string& name_space, const std::string& n
   return request;
 }
 
+std::string CommandOf(const std::string& words, const std::string& name_space) {
+  return "`longhaul " + words + " -n " + name_space + "`";
+}
+
 std::string Explain(const ApiRequest& request, const ApiResult& failure) {
   const std::string words = wire::Printable(failure.message, kShownBytes);
   switch (failure.code) {
@@ -132,7 +136,8 @@ std::string Explain(const ApiRequest& request, const ApiResult& failure) {
       const std::string name =
           wire::Printable(kube::api::TextAt(request.body, {"metadata", "name"}), kShownBytes);
       return "task name already exists: there is a job " + name + " in the namespace " + request.name_space +
-             "; choose another name, or end that one first (longhaul cancel " + name + ")";
+             "; choose another name, or end that one first (" +
+             CommandOf("cancel " + name, request.name_space) + ")";
     }
     case ApiCode::kForbidden:
       return ExplainForbidden(request, words);
@@ -148,7 +153,10 @@ std::string Explain(const ApiRequest& request, const ApiResult& failure) {
   const std::string text = wire::Printable(failure.ToString(), kShownBytes);
   const bool unsure =
       request.verb == Verb::kCreate && !failure.not_sent && failure.code != ApiCode::kThrottled;
-  return unsure ? text + "; whether the job was created is not known: `longhaul jobs` says it" : text;
+  return unsure
+             ? text + "; whether the job was created is not known: " + CommandOf("jobs", request.name_space) +
+                   " says it"
+             : text;
 }
 
 int ExitCodeOf(const ApiResult& failure) {

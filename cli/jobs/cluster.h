@@ -29,6 +29,9 @@ kube::api::ApiRequest OfJobs(kube::api::Verb verb, const std::string& name_space
                              const std::string& name = "");
 kube::api::ApiRequest OfPods(kube::api::Verb verb, const std::string& name_space, const std::string& name);
 
+// A command that a message names, in the namespace that it speaks of.
+std::string CommandOf(const std::string& words, const std::string& name_space);
+
 // What a failure means to a person, and what to do: 409 a name that exists, 403 the verb that is missing, 404
 // what is not there. The API server's own words stand in it, where they say more.
 std::string Explain(const kube::api::ApiRequest& request, const kube::api::ApiResult& failure);

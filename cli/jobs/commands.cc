@@ -1,5 +1,6 @@
 #include "cli/jobs/commands.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <string_view>
@@ -195,6 +196,21 @@ ApiResult Stream(kube::api::RestClient* api, const ApiRequest& request, bool* wr
   }
 }
 
+// There is no such job, it has no such node, or the node has no pod now.
+std::string WhyNoPod(Cluster* cluster, const LogsOptions& options, const std::string& pod,
+                     const std::string& words) {
+  const ApiRequest look = OfJobs(Verb::kGet, cluster->name_space, options.name);
+  const ApiResult job = cluster->api->Call(look);
+  if (job.code == ApiCode::kNotFound) return Explain(look, job);
+  const auto nodes = kube::ParseJobStatus(kube::At(job.body, {"status"})).nodes;
+  const std::string node = std::to_string(options.node);
+  if (!nodes.empty() && std::ranges::find(nodes, pod, &kube::NodeStatus::name) == nodes.end())
+    return "the job " + options.name + " has no node " + node + ": it has the nodes 0 to " +
+           std::to_string(nodes.size() - 1);
+  return "node " + node + " of the job " + options.name + " has no pod now; " +
+         CommandOf("jobs " + options.name, cluster->name_space) + " says why: " + words;
+}
+
 bool HasNotStarted(const ApiResult& failure) {
   return failure.http == 400 && failure.message.find("waiting to start") != std::string::npos;
 }
@@ -215,7 +231,7 @@ int RunSubmit(SubmitOptions options) {
   if (!created.ok()) return Fail("submit", Explain(request, created), ExitCodeOf(created));
   const std::string name = kube::TextAt(request.body, {"metadata", "name"});
   std::string line = "created the job " + name + " in the namespace " + request.name_space;
-  if (!options.wait) line += "; `longhaul jobs " + name + "` shows how it goes";
+  if (!options.wait) line += "; " + CommandOf("jobs " + name, request.name_space) + " shows how it goes";
   if (const int code = Print("submit", line + "\n"); code != 0 || !options.wait) return code;
   return Watcher(&*cluster, options, created.body).Run();
 }
@@ -233,7 +249,6 @@ int RunLogs(const LogsOptions& options) {
   if (Status named = CheckJobName(options.name); !named.ok()) return Usage("logs", named);
   auto cluster = OpenCluster(options.cluster);
   if (!cluster.ok()) return Usage("logs", cluster.status());
-  const std::string node = "node " + std::to_string(options.node) + " of the job " + options.name;
   ApiRequest request =
       OfPods(Verb::kLog, cluster->name_space, options.name + "-node-" + std::to_string(options.node));
   request.container = options.container;
@@ -248,9 +263,10 @@ int RunLogs(const LogsOptions& options) {
       continue;
     }
     std::string what = Explain(request, result);
-    if (HasNotStarted(result)) what = node + " has not started yet; --follow waits for it: " + what;
-    if (result.code == ApiCode::kNotFound)
-      what = node + " has no pod now; `longhaul jobs " + options.name + "` says why: " + what;
+    if (HasNotStarted(result))
+      what = "node " + std::to_string(options.node) + " of the job " + options.name +
+             " has not started yet; --follow waits for it: " + what;
+    if (result.code == ApiCode::kNotFound) what = WhyNoPod(&*cluster, options, request.name, what);
     return Fail("logs", what, ExitCodeOf(result));
   }
 }

@@ -114,7 +114,11 @@ void AddKey(const TrainingJob& job, const Settings& settings, const std::string&
   Json& volumes = (*pod)["volumes"];
   if (!volumes.is_array()) volumes = Json::array();
   volumes.push_back({{"name", "longhaul-secret"},
-                     {"secret", {{"secretName", KeySecretOf(job)}, {"defaultMode", kKeyMode}}}});
+                     {"secret",
+                      {{"secretName", KeySecretOf(job)},
+                       {"defaultMode", kKeyMode},
+                       // The job's image copies it: of a Secret that the job names it gets no other entry.
+                       {"items", Json::array({{{"key", "job.key"}, {"path", "job.key"}}})}}}});
   volumes.push_back({{"name", "longhaul-key"}, {"emptyDir", {{"medium", "Memory"}}}});
   Json& first = (*pod)["initContainers"];
   if (!first.is_array()) first = Json::array();

@@ -66,6 +66,8 @@ class Checker {
       if (!entries.present()) continue;
       for (const auto& [key, value] : metadata.Any(map).items()) {
         const std::string where = entries.path() + "." + key.substr(0, 80);
+        // With them a pod gets traffic of a Service that selects it, or loses its AppArmor profile.
+        if (of_job_) Fail(where, kAskForProfile);
         if (!value.is_string()) Fail(where, "is no string: put it into quotes");
         if (key.starts_with(kReservedLabel)) Fail(where, "is the operator's: choose another name");
       }

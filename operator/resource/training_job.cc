@@ -22,9 +22,10 @@ bool IsQuantity(std::string_view text) {
   const size_t end = text.find_first_not_of("0123456789.");
   const std::string_view number = text.substr(0, end);
   const std::string_view unit = end == std::string_view::npos ? "" : text.substr(end);
-  constexpr std::array<std::string_view, 10> kUnits = {"", "k", "M", "G", "T", "P", "Ki", "Mi", "Gi", "Ti"};
+  constexpr std::array<std::string_view, 11> kUnits = {"",   "k",  "M",  "G",  "T", "P",
+                                                       "Ki", "Mi", "Gi", "Ti", "Pi"};
   return number.find_first_of("123456789") != std::string_view::npos && number.front() != '.' &&
-         number.back() != '.' && std::count(number.begin(), number.end(), '.') <= 1 && number.size() <= 18 &&
+         number.back() != '.' && std::count(number.begin(), number.end(), '.') <= 1 && text.size() <= 20 &&
          std::find(kUnits.begin(), kUnits.end(), unit) != kUnits.end();
 }
 
@@ -119,6 +120,10 @@ ServerSpec ReadServer(Fields fields) {
     server.external->join_secret = external.TextLike("joinSecret", IsSubdomain, kObjectName);
     if (server.external->join_secret.empty())
       external.Fail("joinSecret", "is missing: the Secret with the server's job.key");
+    if (server.external->join_secret.ends_with("-key"))
+      external.Fail("joinSecret",
+                    "ends in -key, as the operator's own Secrets do, which are other jobs' keys: give the "
+                    "Secret another name");
     external.NoOthers();
   }
   fields.NoOthers();

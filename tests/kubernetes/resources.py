@@ -78,6 +78,10 @@ def template(**pod):
     return {"maxGPUs": 4, "nodeTemplate": {"spec": pod}}
 
 
+# The operator's tests have the same (tests/operator/resource_test.cc).
+SIZES = ("1Pi", "0.5Ti", "10", "00.5G", "012345678901234567Gi")
+NO_SIZES = ("0Gi", "0.0", "1.", ".5G", "1Ei", "0123456789012345678Gi")
+
 BAD = {
     "no GPUs": ("job.yaml", ("spec", "totalGPUs"), 0, "spec.totalGPUs"),
     "more GPUs than the bound": ("job.yaml", ("spec", "totalGPUs"), 4097, "spec.totalGPUs"),
@@ -102,6 +106,7 @@ BAD = {
     "an unknown way to expose": ("job.yaml", ("spec", "server", "expose"), "Ingress", "spec.server.expose"),
     "port 0": ("job.yaml", ("spec", "server", "port"), 0, "spec.server.port"),
     "storage in words": ("job.yaml", ("spec", "server", "storage", "size"), "much", "spec.server.storage.size"),
+    **{f"storage of {size}": ("job.yaml", ("spec", "server", "storage", "size"), size, "spec.server.storage.size") for size in NO_SIZES},
     "a server elsewhere without its key": ("job.yaml", ("spec", "server", "external"), {"host": "a.example", "port": 1},
                                            "spec.server.external.joinSecret"),
     "a site twice": ("two-sites.yaml", ("spec", "sites", 1, "name"), "amsterdam", "spec.sites"),
@@ -113,6 +118,10 @@ BAD = {
     "more GPUs than a node's engine serves": ("inline.yaml", ("spec", "node", "maxGPUs"), 63, "spec.node.maxGPUs"),
     "an unknown clean policy": ("inline.yaml", ("spec", "node", "cleanPolicy"), "Some", "spec.node.cleanPolicy"),
     "a GPU without a domain": ("inline.yaml", ("spec", "node", "gpuResource"), "gpu", "spec.node.gpuResource"),
+    "labels of pods": ("inline.yaml", ("spec", "node"), {"maxGPUs": 4, "nodeTemplate": {"metadata": {"labels": {"app": "other"}}}},
+                       "spec.node.nodeTemplate.metadata.labels"),
+    "annotations of pods": ("inline.yaml", ("spec", "node"), {"maxGPUs": 4, "nodeTemplate": {"metadata": {"annotations": {"a": "b"}}}},
+                            "spec.node.nodeTemplate.metadata.annotations"),
     "another account": ("inline.yaml", ("spec", "node"), template(serviceAccountName="admin"), "spec.node.nodeTemplate.spec.serviceAccountName"),
     "a token": ("inline.yaml", ("spec", "node"), template(automountServiceAccountToken=True),
                 "spec.node.nodeTemplate.spec.automountServiceAccountToken"),

@@ -82,7 +82,7 @@ def test_resources_are_structural(installed, kind, plural):
     assert paths(theirs, None) == paths(ours, None)
 
 
-@pytest.mark.parametrize("path", ["profile.yaml", "job.yaml", "two-sites.yaml", "inline.yaml"])
+@pytest.mark.parametrize("path", ["profile.yaml", "first-job.yaml", "job.yaml", "two-sites.yaml", "inline.yaml"])
 def test_examples_are_created_with_defaults(installed, path):
     code, kept = create(installed, example(path))
     assert code == 201, kept
@@ -240,10 +240,14 @@ def test_without_an_answer_of_the_webhooks_no_job_is_created(installed):
 def test_certificates_are_given_to_the_cluster(installed, tmp_path):
     """certificate.sh, with the kubectl of the plane: the CA that it gives to the webhooks has signed what the operator gets."""
     assert installed.kubectl("apply", "-k", str(FOLDER / "admission-webhook"))[0] == 0
+    scale = ("scale", "deployment/longhaul-operator", "-n", "longhaul-system")
+    assert installed.kubectl(*scale, "--replicas=0")[0] == 0  # no pod becomes ready here
     try:
         done = subprocess.run([str(FOLDER / "admission-webhook/certificate.sh"), f"--kubeconfig={installed.kubeconfig('admin')}"],
                               env={**os.environ, "KUBECTL": str(installed.bin / "kubectl")}, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
+        template = installed.ask("GET", "/apis/apps/v1/namespaces/longhaul-system/deployments/longhaul-operator")[1]["spec"]["template"]
+        assert "kubectl.kubernetes.io/restartedAt" in template["metadata"]["annotations"]
         secret = installed.ask("GET", "/api/v1/namespaces/longhaul-system/secrets/longhaul-operator-webhook")[1]
         (tmp_path / "tls.crt").write_bytes(base64.b64decode(secret["data"]["tls.crt"]))
         for kind in ("mutating", "validating"):
@@ -254,6 +258,7 @@ def test_certificates_are_given_to_the_cluster(installed, tmp_path):
                                        "longhaul-operator.longhaul-system.svc", str(tmp_path / "tls.crt")], capture_output=True, text=True)
             assert verified.returncode == 0, verified.stderr
     finally:
+        installed.kubectl(*scale, "--replicas=2")
         installed.kubectl("delete", "-k", str(FOLDER / "admission-webhook"))
 
 

@@ -362,12 +362,12 @@ def bad_jobs():
         del one["spec"]["profileRef"]
         one["spec"]["node"] = node
         return one
-    template = {"metadata": {"labels": {"longhaul.dev/rank": "7"}}}
+    template = {"spec": {"volumes": [{"name": "longhaul-key", "emptyDir": {}}]}}
     return {
         "too-few": (job("too-few", "small", 2), "TooFewGPUs", ["at least 3", "totalGPUs"]),
         "unsplit": (job("unsplit", "small", 5), "Unsplittable", ["4", "6"]),
         "reserved": (inline("reserved", {"maxGPUs": 4, "nodeTemplate": template}), "BadTemplate",
-                     ["longhaul.dev/rank", "choose another name"]),
+                     ["begins with longhaul-", "choose another name"]),
         "env": (inline("env", {"maxGPUs": 4, "nodeTemplate": {"spec": {"containers": [{"name": "trainer", "env": [
             {"name": "LONGHAUL_JOIN", "value": "x"}]}]}}}), "BadTemplate", ["LONGHAUL_", "choose another name"]),
         "second": (inline("second", {"maxGPUs": 4, "nodeTemplate": {"spec": {"containers": [{"name": "sidecar"}]}}}), "BadTemplate",

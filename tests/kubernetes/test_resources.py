@@ -1,6 +1,7 @@
 """deploy/kubernetes without a cluster: schemas, examples, roles and admission."""
 import copy
 import json
+import os
 import posixpath
 import re
 import shutil
@@ -9,11 +10,12 @@ import subprocess
 import pytest
 import yaml
 from control_plane import cache
-from resources import BAD, FOLDER, ROOT, changed, crd, everything, example, find, load, schema_of
+from resources import BAD, FOLDER, ROOT, SIZES, changed, crd, everything, example, find, load, schema_of
 from schema import children, refused, structural, with_defaults
+from test_containers import copied, installed
 
 KINDS = ["TrainingJob", "TrainingProfile"]
-EXAMPLES = ["profile.yaml", "job.yaml", "two-sites.yaml", "inline.yaml"]
+EXAMPLES = ["profile.yaml", "first-job.yaml", "job.yaml", "two-sites.yaml", "inline.yaml"]
 WHAT_MAY_CHANGE = {"runPolicy", "elastic"}
 
 
@@ -138,7 +140,7 @@ def test_s2_a_job_inlines_what_a_profile_has():
     profile = copy.deepcopy(at(schema_of("TrainingProfile"), "spec"))
     assert inline["x-kubernetes-validations"] == profile["x-kubernetes-validations"]
     for schema in (inline, profile):  # alike but for words, and for what only a profile may
-        del schema["properties"]["nodeTemplate"]["properties"]["spec"], schema["x-kubernetes-validations"]
+        del schema["properties"]["nodeTemplate"]["properties"], schema["x-kubernetes-validations"]
         for _, part in children(schema):
             part.pop("description", None)
     assert inline == profile
@@ -199,7 +201,7 @@ def test_rules_speak_of_fields_that_there_are(kind):
     described = {path for path, _ in children(schema)}
     for path, rule in rules(schema):
         assert len(rule["message"]) > 20
-        for name in re.findall(r"(?<![\w.])(?:self|oldSelf)\.([a-zA-Z.]+?)(?=\.map|\.all|[^a-zA-Z.]|$)", rule["rule"]):
+        for name in re.findall(r"(?<![\w.])(?:self|oldSelf)\.([a-zA-Z.]+?)(?=\.map|\.all|\.endsWith|[^a-zA-Z.]|$)", rule["rule"]):
             assert f"{path}.{name}" in described, (path, name)
 
 
@@ -211,7 +213,7 @@ def test_examples_are_accepted(path):
 
 def test_examples_name_each_other():
     profile = example("profile.yaml")["metadata"]
-    for path in ("job.yaml", "two-sites.yaml"):
+    for path in ("first-job.yaml", "job.yaml", "two-sites.yaml"):
         job = example(path)
         assert (job["spec"]["profileRef"]["name"], job["metadata"]["namespace"]) == (profile["name"], profile["namespace"])
     assert example("job.yaml")["spec"]["totalGPUs"] == 15 and example("profile.yaml")["spec"]["maxGPUs"] == 10
@@ -220,10 +222,32 @@ def test_examples_name_each_other():
     assert sites[1]["kubeconfigSecret"] in find("Role", "longhaul-operator-sites")["rules"][0]["resourceNames"]
 
 
+def test_the_first_job_of_the_howto_needs_nothing_but_the_worker_image():
+    page = (ROOT / "docs/howto/kubernetes.md").read_text(encoding="utf-8")
+    assert re.findall(r"^kubectl create --as alice -f (.*)$", page, re.M) == ["deploy/kubernetes/examples/first-job.yaml"]
+    spec = example("first-job.yaml")["spec"]
+    assert "data" not in spec and example("profile.yaml")["spec"]["minGPUs"] <= spec["totalGPUs"]
+    [program] = re.findall(r"^exec (\S+) ", spec["script"]["inline"], re.M)
+    assert program in [posixpath.basename(source) for source, _ in copied("worker.containerfile")]
+    assert "dataset-fashion-mnist" in installed("worker.containerfile")
+    # Without GPUs: the lines of the page make a profile that the schema takes, of the resource that machines get.
+    [capacity] = re.findall(r"-p '(.*)'$", page, re.M)
+    [command] = re.findall(r"^(sed .*) \| kubectl apply -f -$", page, re.M)
+    made = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    profile = yaml.safe_load(made)
+    assert verdict(profile) == [] and profile["spec"]["gpuResource"] in json.loads(capacity)["status"]["capacity"]
+    assert "nodeSelector" not in profile["spec"]["nodeTemplate"]["spec"]
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_bad_examples_are_refused_by_the_field(name):
     path, where, value, field = BAD[name]
     assert field in [refusal[0] for refusal in verdict(changed(path, where, value))]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_an_amount_of_storage_is_taken(size):
+    assert verdict(changed("job.yaml", ("spec", "server", "storage", "size"), size)) == []
 
 
 def test_a_profile_may_reach_the_host():
@@ -326,6 +350,26 @@ def test_ports_and_names_of_the_operator_agree():
     [script] = [p.read_text() for p in FOLDER.rglob("certificate.sh")]
     [volume] = template["spec"]["volumes"]
     assert volume["secret"]["secretName"] == re.search(r"^name=(.*)$", script, re.M)[1] + "-webhook"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_operator_begins_anew_with_its_certificate(there, tmp_path):
+    """An operator that began before there was a certificate serves no webhooks."""
+    kubectl, log = tmp_path / "kubectl", tmp_path / "log"
+    found = "echo deployment.apps/x" if there else ":"
+    kubectl.write_text(f"#!/bin/sh\necho \"$*\" >>{log}\n"
+                       f"case \"$*\" in *' get deployment '*) {found};; *'apply -f -') cat >/dev/null;; esac\n")
+    kubectl.chmod(0o755)
+    done = subprocess.run([FOLDER / "admission-webhook/certificate.sh", "--context=c"], env={**os.environ, "KUBECTL": str(kubectl)},
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = log.read_text().splitlines()
+    after = said[max(i for i, line in enumerate(said) if " patch " in line) + 1:]
+    lines = [f"--context=c -n longhaul-system {words}" for words in (
+        "get deployment longhaul-operator --ignore-not-found -o name", "rollout restart deployment/longhaul-operator",
+        "rollout status deployment/longhaul-operator --timeout=180s")]
+    assert after == (lines if there else lines[:1])
+    assert ("restarting deployment/longhaul-operator in longhaul-system" in done.stdout) == there
 
 
 # --- Admission.

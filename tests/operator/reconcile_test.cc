@@ -860,7 +860,7 @@ TEST(S16Reconcile, WhateverTheJsonIsNothingThrows) {
 
 TEST(S1Reconcile, AServerElsewhereIsJoinedAndNoneIsStarted) {
   ModelCluster cluster(Job([](Json& spec) {
-    spec["server"] = {{"external", {{"host", "ams.example"}, {"port", 7700}, {"joinSecret", "ams-key"}}}};
+    spec["server"] = {{"external", {{"host", "ams.example"}, {"port", 7700}, {"joinSecret", "ams"}}}};
   }));
   Start(&cluster);
   EXPECT_EQ(cluster.status().phase, Phase::kRunning);
@@ -868,7 +868,9 @@ TEST(S1Reconcile, AServerElsewhereIsJoinedAndNoneIsStarted) {
   EXPECT_EQ(cluster.Get("Secret/resnet-key"), nullptr);
   const Json& pod = *cluster.Get("Pod/resnet-node-0");
   EXPECT_THAT(CommandOf(pod, 0), HasSubstr("--server ams.example:7700"));
-  EXPECT_THAT(Dump(pod["spec"]["volumes"]), HasSubstr(R"("secretName":"ams-key")"));
+  const std::string volumes = Dump(pod["spec"]["volumes"]);
+  EXPECT_THAT(volumes, HasSubstr(R"("secretName":"ams")"));
+  EXPECT_THAT(volumes, HasSubstr(R"("items":[{"key":"job.key","path":"job.key"}])"));
 }
 
 TEST(S15Reconcile, ASiteThatStaysAwayIsWaitedForOrAnElasticJobEndsWithoutIt) {

@@ -154,6 +154,9 @@ TEST(S1TrainingJob, EveryRuleIsCheckedHereToo) {
       {"/server/storage", {{"size", "10 GB"}}, "spec.server.storage.size"},
       {"/server/storage", Json::object(), "spec.server.storage.size: is missing"},
       {"/server/external", {{"host", "a"}, {"port", 7700}}, "spec.server.external.joinSecret: is missing"},
+      {"/server/external",
+       {{"host", "a"}, {"port", 1}, {"joinSecret", "other-key"}},
+       "spec.server.external.joinSecret: ends in -key"},
       {"/server/external", {{"host", "a b"}, {"port", 1}, {"joinSecret", "s"}}, "spec.server.external.host"},
       {"/sites", 7, "spec.sites: is no list of at most 32 entries"},
       {"/sites", Json::array({{{"name", "a"}, {"gpus", 14}}}),
@@ -175,6 +178,16 @@ TEST(S1TrainingJob, EveryRuleIsCheckedHereToo) {
   EXPECT_EQ(Refusal(JobObject()), "accepted");
   for (const auto& [pointer, value, words] : wrong)
     EXPECT_THAT(Refusal(Changed(pointer, value)), HasSubstr(words)) << pointer;
+}
+
+// The schema's have the same (tests/kubernetes/resources.py).
+TEST(S1TrainingJob, AnAmountOfStorageIsWhatTheSchemaTakes) {
+  for (const char* size : {"1Pi", "0.5Ti", "10", "00.5G", "012345678901234567Gi"})
+    EXPECT_EQ(Refusal(Changed("/server/storage", {{"size", size}})), "accepted") << size;
+  for (const char* size : {"0Gi", "0.0", "1.", ".5G", "1Ei", "0123456789012345678Gi"})
+    EXPECT_THAT(Refusal(Changed("/server/storage", {{"size", size}})),
+                HasSubstr("is not an amount of storage"))
+        << size;
 }
 
 TEST(S5TrainingJob, ANameIsALabelThatLeavesRoomForThoseMadeOfIt) {
@@ -244,10 +257,12 @@ TEST(S6Templates, AJobsTemplateGetsNoRightsThatItsAuthorLacks) {
   }
   EXPECT_THAT(Refusal(Inline({{"spec", {{"hostNetwork", true}}}})),
               HasSubstr("name that in spec.profileRef"));
-  EXPECT_THAT(Refusal(Inline({{"metadata", {{"labels", {{"longhaul.dev/role", "server"}}}}}})),
-              HasSubstr("is the operator's"));
+  for (const char* map : {"labels", "annotations"})
+    EXPECT_THAT(Refusal(Inline({{"metadata", {{map, {{"team", "vision"}}}}}})),
+                HasSubstr("spec.node.nodeTemplate.metadata." + std::string(map) +
+                          ".team: only a TrainingProfile may have it"));
   EXPECT_EQ(Refusal(Inline(
-                {{"metadata", {{"labels", {{"team", "vision"}}}}},
+                {{"metadata", {{"labels", Json::object()}}},
                  {"spec",
                   {{"nodeSelector", {{"a", "b"}}},
                    {"tolerations", Json::array({{{"key", "gpu"}}})},
@@ -264,7 +279,11 @@ TEST(S6Templates, AProfileMayHaveThemButNotWhatIsTheOperators) {
       {"hostNetwork", true},
       {"volumes", Json::array({{{"name", "v"}, {"hostPath", {{"path", "/data"}}}}})},
       {"containers", Json::array({{{"securityContext", {{"privileged", true}}}}})}};
+  profile["spec"]["nodeTemplate"]["metadata"] = {{"labels", {{"team", "vision"}}}};
   EXPECT_TRUE(ParseTrainingProfile(profile).ok());
+  profile["spec"]["nodeTemplate"]["metadata"] = {{"labels", {{"longhaul.dev/role", "server"}}}};
+  EXPECT_THAT(ParseTrainingProfile(profile).status().message(), HasSubstr("is the operator's"));
+  profile["spec"]["nodeTemplate"].erase("metadata");
   for (const char* ours :
        {"automountServiceAccountToken", "restartPolicy", "hostname", "shareProcessNamespace"}) {
     profile["spec"]["nodeTemplate"]["spec"] = {{ours, true}};

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes the webhooks' certificate for a year and a CA that signs nothing else, and gives both to the cluster:
 #   deploy/kubernetes/admission-webhook/certificate.sh [KUBECTL OPTIONS]
+# At the end it restarts the operator where there is one, and waits until that is done.
 # Run it again before the year is over, or let cert-manager do the same. The CA's key is not kept.
 set -euo pipefail
 namespace=longhaul-system
@@ -26,3 +27,9 @@ for kind in mutatingwebhookconfiguration validatingwebhookconfiguration; do
   "$kubectl" "$@" patch "$kind" trainingjobs.longhaul.dev --type=json \
     -p "[{\"op\":\"add\",\"path\":\"/webhooks/0/clientConfig/caBundle\",\"value\":\"$bundle\"}]"
 done
+# An operator looks for its certificate when it starts, and serves no webhooks without one.
+if [ -n "$("$kubectl" "$@" -n "$namespace" get deployment "$name" --ignore-not-found -o name)" ]; then
+  echo "restarting deployment/$name in $namespace: it opens its webhooks where it finds the certificate at its start"
+  "$kubectl" "$@" -n "$namespace" rollout restart "deployment/$name"
+  "$kubectl" "$@" -n "$namespace" rollout status "deployment/$name" --timeout=180s
+fi

@@ -87,8 +87,10 @@ class CommandsTest : public ::testing::Test {
 TEST_F(CommandsTest, SubmitCreatesTheJobOfTheOptions) {
   Answer(201, JobIn("Pending").dump());
   EXPECT_EQ(Run([&] { return RunSubmit(Submit()); }), 0) << err_;
-  EXPECT_EQ(out_,
-            "created the job resnet in the namespace training; `longhaul jobs resnet` shows how it goes\n");
+  EXPECT_EQ(
+      out_,
+      "created the job resnet in the namespace training; `longhaul jobs resnet -n training` shows how it "
+      "goes\n");
   ASSERT_EQ(server_.requests().size(), 1u);
   const FaultRequest request = server_.requests()[0];
   EXPECT_EQ(request.method, "POST");
@@ -121,7 +123,7 @@ TEST_F(CommandsTest, S5ADuplicateNameIsSaidInTheSameWordsWhicheverRefusesIt) {
     EXPECT_EQ(
         err_,
         "longhaul submit: task name already exists: there is a job resnet in the namespace training; choose "
-        "another name, or end that one first (longhaul cancel resnet)\n");
+        "another name, or end that one first (`longhaul cancel resnet -n training`)\n");
   }
 }
 
@@ -166,7 +168,10 @@ TEST_F(CommandsTest, OtherFailuresHaveTheirWordsAndTheirCode) {
   Answer(500, StatusText("InternalError", "etcd is away"));
   const size_t before = server_.requests().size();
   EXPECT_EQ(Run([&] { return RunSubmit(Submit()); }), kJobsUnreachable);
-  EXPECT_THAT(err_, AllOf(HasSubstr("etcd is away"), HasSubstr("whether the job was created is not known")));
+  EXPECT_THAT(
+      err_,
+      AllOf(HasSubstr("etcd is away"),
+            HasSubstr("whether the job was created is not known: `longhaul jobs -n training` says it")));
   EXPECT_EQ(server_.requests().size(), before + 1);
 }
 
@@ -311,7 +316,8 @@ TEST_F(CommandsTest, OfOneJobEventsAreShownWhereTheyMayBeSeen) {
   Answer(404, StatusText("NotFound", "not found"));
   EXPECT_EQ(Run([&] { return RunJobs(options); }), kJobsRefused);
   EXPECT_EQ(err_,
-            "longhaul jobs: there is no job resnet in the namespace training; `longhaul jobs` lists those "
+            "longhaul jobs: there is no job resnet in the namespace training; `longhaul jobs -n training` "
+            "lists those "
             "that there are\n");
 }
 
@@ -356,9 +362,34 @@ TEST_F(CommandsTest, FollowWaitsForTheStartAndEndsWithTheNode) {
   EXPECT_EQ(Run([&] { return RunLogs(options); }), 0) << err_;
   EXPECT_EQ(out_, "begun\n");
   EXPECT_THAT(server_.requests().back().target, HasSubstr("container=trainer&follow=true"));
-  Answer(404, StatusText("NotFound", "pods \"resnet-node-0\" not found"));
+}
+
+TEST_F(CommandsTest, LogsOfNoPodSayWhetherThereIsSuchAJobAndSuchANode) {
+  json job = JobIn("Restarting");
+  for (const char* name : {"resnet-node-0", "resnet-node-1"})
+    job["status"]["nodes"].push_back({{"name", name}, {"phase", "Lost"}});
+  std::atomic<bool> there{true};
+  handler_ = [&](const FaultRequest& request, Peer& peer) {
+    if (there && request.target == kJobs + "/resnet")
+      peer.Answer(200, job.dump());
+    else
+      peer.Answer(404, StatusText("NotFound", "not found"));
+    return true;
+  };
+  LogsOptions options;
+  options.cluster = Cluster();
+  options.name = "resnet";
+  options.node = 1;
   EXPECT_EQ(Run([&] { return RunLogs(options); }), kJobsRefused);
-  EXPECT_THAT(err_, HasSubstr("has no pod now; `longhaul jobs resnet` says why"));
+  EXPECT_EQ(err_,
+            "longhaul logs: node 1 of the job resnet has no pod now; `longhaul jobs resnet -n training` says "
+            "why: not found\n");
+  options.node = 7;
+  EXPECT_EQ(Run([&] { return RunLogs(options); }), kJobsRefused);
+  EXPECT_EQ(err_, "longhaul logs: the job resnet has no node 7: it has the nodes 0 to 1\n");
+  there = false;
+  EXPECT_EQ(Run([&] { return RunLogs(options); }), kJobsRefused);
+  EXPECT_THAT(err_, HasSubstr("longhaul logs: there is no job resnet in the namespace training"));
 }
 
 TEST_F(CommandsTest, CancelDeletesTheJobThatItSawAndSaysSo) {
