@@ -237,7 +237,7 @@ def embedding():
 
 # Of each: what it is, its data, what differs from DEFAULTS, its optimizers, and the rate of AdamW between DiLoCo's rounds.
 MODELS = {
-    "conv": (conv, Images, {"rounds": 700, "batch": 32}, ("sgd:lr=0.03,momentum=0.9", "adam:lr=0.002"), 1e-3),
+    "conv": (conv, Images, {"rounds": 2000, "batch": 32}, ("sgd:lr=0.03,momentum=0.9", "adam:lr=0.002"), 1e-3),
     "bytes": (Transformer, Bytes, {"rounds": 300, "batch": 4}, ("sgd:lr=0.1,momentum=0.9", "adamw:lr=0.004"), 1e-3),
     "embedding": (embedding, Modules, {"rounds": 1500, "batch": 32}, ("sgd:lr=3,momentum=0.9", "adam:lr=0.003"), 3e-3),
 }
@@ -395,9 +395,9 @@ def runs(seeds):
     local = [{**DEFAULTS, "model": model, **MODELS[model][2], "optimizer": OUTER, "every": every, "rounds": steps // every, "skew": skew,
               "loss": loss} for loss in (0.1, 0.02) for model, steps in (("conv", 640), ("bytes", 320)) for every in (8, 32, 1)
              for skew in (0.9, 0.0)]
-    # As many steps for every H, and with overlap: four times as many of the transformer, which 320 leave far from its end.
+    # As many steps for every H, and with overlap: twelve times as many of the transformer, which 320 leave far from its end.
     local += [{**DEFAULTS, "model": model, **MODELS[model][2], "optimizer": OUTER, **how, "rounds": steps // how["every"], "skew": 0.0,
-               "loss": 0.02} for model, steps in (("conv", 640), ("bytes", 1280))
+               "loss": 0.02} for model, steps in (("conv", 640), ("bytes", 3840))
               for how in ({"every": 32}, {"every": 32, "overlap": 8}, {"every": 1}, {"every": 8})]
     # The largest 64th, of 2 bits each; the outer optimizer that goes with it, and beside it DiLoCo's own.
     steps = {**DEFAULTS, "model": "bytes", **MODELS["bytes"][2], "every": 8, "rounds": 240, "skew": 0.0, "loss": 0.02}
