@@ -352,7 +352,7 @@ def rounds_lost(server, trainers):
 
 # --- A node's pod is deleted.
 def test_s15_a_pod_that_is_deleted_comes_again_and_the_old_one_is_fenced(node):
-    job = Job(node, "comes-again", rounds=1500)
+    job = Job(node, "comes-again", rounds=5000)  # a minute: the next pod and the zombie come while it trains
     server, other = job.follow("server-0", "server"), job.follow("node-0", "trainer")
     old = job.pod("node-1")
     job.reaches_round(100)
