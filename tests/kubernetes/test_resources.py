@@ -431,3 +431,11 @@ def test_the_checker_of_schemas_finds(path, change, words):
     schema = copy.deepcopy(schema_of("TrainingJob"))
     change(at(schema, path))
     assert any(words in problem for problem in structural(schema)), structural(schema)
+
+
+def test_the_conditions_that_the_operator_sets_are_those_of_the_resource():
+    """An API server refuses the whole status of a job with another one, and the job stands still."""
+    sources = "".join(path.read_text() for path in (ROOT / "operator/reconcile").glob("*.cc"))
+    known = schema_of("TrainingJob")["properties"]["status"]["properties"]["conditions"]["items"]["properties"]["type"]["enum"]
+    said = set(re.findall(r'\bSet\(\s*"(\w+)"', sources))
+    assert len(said) > 8 and said <= set(known), said - set(known)
