@@ -226,7 +226,7 @@ def test_what_a_measurement_has_not_reached_is_named(tmp_path, results):
 
 def test_the_worst_cells_come_first(tmp_path, monkeypatch, results):
     """By mean and interval of differences to the lossless runs of the same seeds."""
-    scenario = {"model": "conv", "every": 0, "optimizer": "sgd:lr=1", "policy": "residual", "loss": 0.3, "lost_energy": 0.15,
+    scenario = {"model": "conv", "every": 0, "optimizer": "sgd:lr=1", "rounds": 7, "policy": "residual", "loss": 0.3, "lost_energy": 0.15,
                 "transposed": False, "burst": 10.0, "uneven": True}
 
     def run(seed, accuracy, cross_entropy, **changed):
@@ -242,9 +242,9 @@ def test_the_worst_cells_come_first(tmp_path, monkeypatch, results):
     (tmp_path / "docs/results/learning/models.jsonl").write_text("".join(json.dumps(line) + "\n" for line in runs))
     monkeypatch.setattr(results, "ROOT", tmp_path)
     assert results.models()[2:] == [
-        "| fails | conv net | adam | 30 % | [out][in] | +0.00 | +0.0156 | 0.3 | 20 % | 1 |",
-        "| not shown | conv net | sgd | 30 % | [in][out] | +0.00 ± 0.00 | +0.0000 ± 0.0062 | 0.3 | 20 % | 2 |",
-        "| within | conv net | sgd | 30 % | [out][in] | -0.01 ± 0.00 | +0.0001 ± 0.0000 | 0.3 | 20 % | 2 |"]
+        "| fails | conv net | adam | 7 | 30 % | [out][in] | +0.00 | +0.0156 | 0.3 | 20 % | 1 |",
+        "| not shown | conv net | sgd | 7 | 30 % | [in][out] | +0.00 ± 0.00 | +0.0000 ± 0.0062 | 0.3 | 20 % | 2 |",
+        "| within | conv net | sgd | 7 | 30 % | [out][in] | -0.01 ± 0.00 | +0.0001 ± 0.0000 | 0.3 | 20 % | 2 |"]
 
 
 def test_without_torch_it_says_what_is_missing(tmp_path):
