@@ -38,6 +38,7 @@ namespace {
 using internal::ClientImpl;
 using server::Daemon;
 using std::chrono::seconds;
+using ::testing::AnyOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Ne;
@@ -251,7 +252,12 @@ TEST_F(MovingClientTest, EveryRequestWaitsForTheNextServersAndEnds) {
   for (std::thread& each : calls) each.join();
   EXPECT_EQ(ended, 4);
   for (const Operation& operation : {held, pull, push}) EXPECT_EQ(operation.Wait(), Status());
-  EXPECT_EQ(client.Clock(w)->own, static_cast<uint64_t>(pushes) + 1);
+  // A busy host may leave the push that waited out of its round: it is owed then, and counts with the next
+  // one.
+  EXPECT_THAT(client.Clock(w)->own, AnyOf(pushes, pushes + 1));
+  owed = OwedOf(client, w);
+  for (size_t i = 0; i < kElements; ++i)
+    ASSERT_EQ(owed[i] - other[i], static_cast<float>(pushes + 1) * gradient[i]) << i;
   EXPECT_EQ(client.Leave(), Status());
 }
 
