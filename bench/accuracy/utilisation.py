@@ -149,6 +149,7 @@ def main():
     parser.add_argument("--steps", type=int, default=96)
     parser.add_argument("--limit", type=float, default=900, help="seconds that a run may take")
     parser.add_argument("--json")
+    parser.set_defaults(uneven=False)  # what main.Wan asks: each link loses the same
     # A rank's.
     for name in ("--by", "--join"):
         parser.add_argument(name, help=argparse.SUPPRESS)

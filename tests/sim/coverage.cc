@@ -21,6 +21,7 @@ constexpr Beyond kBeyond[] = {
     {"an INIT beyond the number of connections", "takes a flood: test_attack"},
     {"a candidate too many", "takes a replayer at many addresses: test_transport"},
     {"a job is handed over to other servers", "takes an operator: test_server"},
+    {"an earlier attempt is refused", "takes an operator: test_server, test_e2e"},
     {"a client takes another port", "takes a driver with another one: test_transport"},
     {"a stranger is displaced", "takes connections that do not join: test_attack"},
     {"RETRY is sent", "takes many handshakes at once: test_attack"},
