@@ -18,7 +18,7 @@ namespace {
 constexpr int kUser = 65532;
 // Rounds in progress 2 s, the last checkpoint 20 s, the farewell 1.5 s (docs/howto/probes_and_metrics.md).
 constexpr int kServerGraceSeconds = 30;
-// A server that is told to end in mid-job tells its nodes that the job is over, and each counts a failure.
+// A server that gets SIGTERM in mid-job says to its nodes that the job is over: each ends, as a failure.
 // With SIGUSR2 it hands the job over, and ends: the nodes wait for its next pod, which has the round log. The
 // SIGTERM that follows changes nothing then. (A hook that waited for the end would end with it, as failed.)
 constexpr const char* kHandOver = "kill -USR2 1";

@@ -76,6 +76,31 @@ def command_within(namespace):
     return [] if namespace is None else ["nsenter", f"--net={namespace}"]
 
 
+def eventually(what, seconds=60, every=0.1):
+    """The first result that is true, or the last one."""
+    end = time.monotonic() + seconds
+    while True:
+        found = what()
+        if found or time.monotonic() > end:
+            return found
+        time.sleep(every)
+
+
+def until_input_ends(made, describe):
+    """What this and node.py do as programs: makes it, says in a line of JSON what it is, and waits. The exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        with made() as one:
+            print(json.dumps(describe(one)), flush=True)
+            sys.stdin.read()
+    except KeyboardInterrupt:
+        pass
+    except Failed as error:
+        print(f"{pathlib.Path(sys.argv[0]).stem}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
 def dies_with_its_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: nothing is left of a test that is killed
 
@@ -276,18 +301,9 @@ def main():
     parser.add_argument("--folder", help="for its files; none: one that is removed at the end")
     parser.add_argument("--api-only", action="store_true", help="without kube-controller-manager and kube-scheduler")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    try:
-        with ControlPlane(options.folder, options.api_only) as plane:
-            print(json.dumps({"server": plane.server, "folder": str(plane.folder), "bin": str(plane.bin),
-                              "kubeconfig": {user: str(plane.kubeconfig(user)) for user in ("admin", "operator", "alice", "bob")}}), flush=True)
-            sys.stdin.read()
-    except KeyboardInterrupt:
-        pass
-    except Failed as error:
-        print(f"control_plane: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return until_input_ends(lambda: ControlPlane(options.folder, options.api_only), lambda plane: {
+        "server": plane.server, "folder": str(plane.folder), "bin": str(plane.bin),
+        "kubeconfig": {user: str(plane.kubeconfig(user)) for user in ("admin", "operator", "alice", "bob")}})
 
 
 if __name__ == "__main__":

@@ -22,6 +22,12 @@ TIERS = {"t2": ["tests/kubernetes/test_operator.py", "tests/kubernetes/pod_proce
          "t3": ["tests/kubernetes/test_pods.py", "tests/kubernetes/node.py", "tests/kubernetes/control_plane.py",
                 "deploy/containers/operator.containerfile", "deploy/containers/worker.containerfile"]}
 FOLDERS = ["operator", "deploy/kubernetes"]
+FIGURES = {}  # of the tests of this process: {test: {what: measured}}
+
+
+def figure(test, **measured):
+    FIGURES.setdefault(test, {}).update({what.replace("_", " "): value for what, value in measured.items()})
+    print(f"{test}: {measured}")
 
 
 def path_of(tier, root=ROOT):

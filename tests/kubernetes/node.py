@@ -32,7 +32,7 @@ import tempfile
 import threading
 import time
 
-from control_plane import ControlPlane, Failed, cache, command_within, dies_with_its_parent, within
+from control_plane import ControlPlane, Failed, cache, command_within, dies_with_its_parent, until_input_ends, within
 
 NAME = "machine"
 GPU = "nvidia.com/gpu"
@@ -383,16 +383,7 @@ def main():
     if why:
         print(f"node: {why}", file=sys.stderr)
         return 1
-    try:
-        with Node() as node:
-            print(json.dumps({"folder": str(node.folder), "kubectl": " ".join(node.kubectl_command())}), flush=True)
-            sys.stdin.read()
-    except KeyboardInterrupt:
-        pass
-    except Failed as error:
-        print(f"node: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return until_input_ends(Node, lambda node: {"folder": str(node.folder), "kubectl": " ".join(node.kubectl_command())})
 
 
 if __name__ == "__main__":

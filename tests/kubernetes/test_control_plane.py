@@ -6,10 +6,9 @@ import base64
 import os
 import re
 import subprocess
-import time
 
 import pytest
-from control_plane import ControlPlane, cache
+from control_plane import ControlPlane, cache, eventually
 from resources import BAD, FOLDER, changed, crd, example, load, schema_of
 from schema import children
 
@@ -26,15 +25,6 @@ PERMISSIONS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 def plane():
     with ControlPlane() as one:
         yield one
-
-
-def eventually(what, seconds=60):
-    end = time.monotonic() + seconds
-    while True:
-        found = what()
-        if found or time.monotonic() > end:
-            return found
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")

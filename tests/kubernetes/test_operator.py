@@ -18,7 +18,8 @@ import urllib.request
 
 import evidence
 import pytest
-from control_plane import ControlPlane, cache, command_within, dies_with_its_parent, free_port, within
+from control_plane import ControlPlane, cache, command_within, dies_with_its_parent, eventually, free_port, within
+from evidence import figure
 from pod_processes import GPU, Machines, Requests, Watch, claim
 from resources import FOLDER, load
 
@@ -29,24 +30,9 @@ if not (pathlib.Path(os.environ.get("LONGHAUL_PROGRAMS", "/none")) / "longhaul-o
 
 PROGRAMS = pathlib.Path(os.environ["LONGHAUL_PROGRAMS"]).absolute()
 GROUP = "/apis/longhaul.dev/v1alpha1"
-FIGURES = {}  # {test: {what: measured}}
 BEGUN = time.monotonic()
 DATASET = pathlib.Path("/usr/share/datasets/fashion-mnist")
 CAN_HAVE_PROCESSES = os.geteuid() == 0 and DATASET.exists()
-
-
-def figure(test, **measured):
-    FIGURES.setdefault(test, {}).update({what.replace("_", " "): value for what, value in measured.items()})
-    print(f"{test}: {measured}")
-
-
-def eventually(what, seconds=60, every=0.1):
-    end = time.monotonic() + seconds
-    while True:
-        found = what()
-        if found or time.monotonic() > end:
-            return found
-        time.sleep(every)
 
 
 # --- The cluster, as an administrator makes it.
@@ -78,7 +64,7 @@ def plane(request):
         yield install(one)
     tests = sum(name.startswith("test_") for name in globals())
     whole = len(request.session.items) == tests and request.session.testsfailed == 0 and CAN_HAVE_PROCESSES
-    if whole and evidence.write("t2", FIGURES, time.monotonic() - BEGUN):
+    if whole and evidence.write("t2", evidence.FIGURES, time.monotonic() - BEGUN):
         print("wrote docs/results/kubernetes_t2.json")
 
 
@@ -524,7 +510,7 @@ def test_the_api_server_is_killed_during_a_watch(plane):
         plane.kill_api_server()
         time.sleep(3)
         for name in names[:2]:
-            machines.end("training", f"{name}-node-0", 0)  # it is told when there is an API server again
+            machines.end("training", f"{name}-node-0", 0)  # the API server hears of it once it is back
         begun = time.monotonic()
         plane.start_api_server()
         back = time.monotonic() - begun
@@ -610,7 +596,7 @@ def give_data(plane, machines):
     plane.ask("POST", "/api/v1/namespaces/training/persistentvolumeclaims", claim("images"))
 
 
-# Trains until it is told to end, by a file among its data.
+# Trains until a file among its data says that it ends.
 UNTIL_TOLD = """#!/usr/bin/python3
 import os, time, longhaul, numpy
 with longhaul.connect() as client:

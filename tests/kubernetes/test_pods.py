@@ -18,7 +18,8 @@ import urllib.request
 
 import evidence
 import pytest
-from control_plane import command_within, dies_with_its_parent, within
+from control_plane import command_within, dies_with_its_parent, eventually, within
+from evidence import figure
 from node import GPU, Node, missing, own_groups
 from resources import FOLDER, example
 from test_containers import copied, installed, stages
@@ -35,22 +36,7 @@ OPERATOR = "app.kubernetes.io/name=longhaul-operator"
 RANKS = 3  # of a pod
 TENSORS = 4  # of the trainer's model
 JOBS = "/apis/longhaul.dev/v1alpha1/namespaces/training/trainingjobs"
-FIGURES = {}  # {test: {what: measured}}
 BEGUN = time.monotonic()
-
-
-def figure(test, **measured):
-    FIGURES.setdefault(test, {}).update({what.replace("_", " "): value for what, value in measured.items()})
-    print(f"{test}: {measured}")
-
-
-def eventually(what, seconds=60, every=0.2):
-    end = time.monotonic() + seconds
-    while True:
-        found = what()
-        if found or time.monotonic() > end:
-            return found
-        time.sleep(every)
 
 
 # --- The cluster, as an administrator makes it.
@@ -106,7 +92,7 @@ def node(request):
             one.plane.kubectl("describe", "pods", "-n", "longhaul-system")[1]
         yield one
     whole = len(request.session.items) == sum(name.startswith("test_") for name in globals()) and request.session.testsfailed == 0
-    if whole and evidence.write("t3", FIGURES, time.monotonic() - BEGUN):
+    if whole and evidence.write("t3", evidence.FIGURES, time.monotonic() - BEGUN):
         print("wrote docs/results/kubernetes_t3.json")
 
 
@@ -303,7 +289,7 @@ def no_process_is_root_or_has_a_token(node):
         if name.startswith("longhaul-operat"):
             megabytes = int(re.search(r"^VmHWM:\s+(\d+) kB", status, re.M)[1]) * 1024 / 1e6
             assert megabytes <= 50
-            figure("operator", most_memory_MB=max(round(megabytes, 1), FIGURES.get("operator", {}).get("most memory MB", 0)))
+            figure("operator", most_memory_MB=max(round(megabytes, 1), evidence.FIGURES.get("operator", {}).get("most memory MB", 0)))
     assert seen["longhaul-server"] == 1 and seen["longhaul-traine"] == 2 * RANKS and seen["longhaul-offloa"] == 2, seen
     figure("processes in containers", root=0, with_a_token="the operator's 2", seen=sum(seen.values()))
 
