@@ -488,13 +488,15 @@ def test_an_operator_that_is_killed_50_times_does_what_one_does_that_lives(plane
             assert eventually(lambda: all(condition(plane, name, "CleanedUp").get("status") == "True" for name in killed))
             wall = time.monotonic() - begun
         doubles.check()
-        made = {kind: sum(key[0].startswith(kind) for key in doubles.made) for kind in ("calm", "killed")}
+    # Where a job fails, its other node may be between two pods.
+    done = {name for name in calm + killed if phase(plane, name) == "Succeeded"}
+    made = {kind: sum(key[0].startswith(kind) and key[0] in done for key in doubles.made) for kind in ("calm", "killed")}
     for one, other in zip(calm, killed):
         assert end_of(plane, one) == end_of(plane, other), (one, other)
     assert made["calm"] == made["killed"]
     assert {"Provisioning", "Running"} <= at_kill.keys(), at_kill
     phases = ", ".join(f"{name} {n}" for name, n in sorted(at_kill.items()))
-    figure("kill -9 of the operator", kills=KILLS, jobs=KILLED_JOBS, jobs_phases_at_kills=phases, pods=made["killed"], pods_doubled=0,
+    figure("kill -9 of the operator", kills=KILLS, jobs=KILLED_JOBS, jobs_phases_at_kills=phases, pods=sum(key[0].startswith("killed") for key in doubles.made), pods_doubled=0,
            jobs_stuck=0, ends_that_differ=0, seconds=f"{wall:.0f}")
     figure("a job from its creation to its cleanup", nodes=2, API_calls=f"{calls:.0f}")
     delete(plane, *calm, *killed)
