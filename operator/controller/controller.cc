@@ -232,13 +232,13 @@ bool Controller::GatherPlan(const std::string& key, const TrainingJob& job, Inst
 }
 
 void Controller::GatherProgress(const std::string& key, const TrainingJob& job, Instant now, Observed* seen) {
-  seen->progress = progress_.Of(key);
+  seen->round = progress_.RoundOf(key, job.uid);
   if (options_.progress_port == 0 || !job.status.IsTrue("Started")) return;
   for (const SiteObject& one : seen->objects) {
     if (!one.cluster.empty() || TextAt(one.object, {"kind"}) != "Pod" || !IsOfJob(one.object, job.uid))
       continue;
     if (TextAt(one.object, {"metadata", "name"}) != ServerName(job) + "-0") continue;
-    progress_.Ask(key, TextAt(one.object, {"status", "podIP"}), options_.progress_port, now);
+    progress_.Ask(key, job.uid, TextAt(one.object, {"status", "podIP"}), options_.progress_port, now);
   }
 }
 

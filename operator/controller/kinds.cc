@@ -29,7 +29,7 @@ constexpr const char* kFinalizerManager = "longhaul-operator";
 
 constexpr const char* kEndedScript = "ended";  // not empty, which would be no script
 
-std::string MarkOf(const std::string& script) { return "longhaul.dev/script " + PlanOf({}, script).hash; }
+std::string MarkOf(const std::string& script) { return "longhaul.dev/script " + Fingerprint(script); }
 
 }  // namespace
 

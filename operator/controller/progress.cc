@@ -31,25 +31,24 @@ std::optional<int64_t> ValueOf(std::string_view page, std::string_view name) {
 
 }  // namespace
 
-std::optional<Progress> ParseProgress(std::string_view page) {
+std::optional<int64_t> ParseRound(std::string_view page) {
   const auto rounds = ValueOf(page, "longhaul_server_rounds_total");
   if (!rounds) return std::nullopt;
   // Those of a server before this one are in its checkpoint.
   const auto kept = ValueOf(page, "longhaul_server_checkpoint_rounds");
-  Progress progress;
-  progress.round = std::max(*rounds, kept.value_or(0));
-  return progress;
+  return std::max(*rounds, kept.value_or(0));
 }
 
 struct ProgressReader::Impl {
   struct Transfer {
-    std::string job, page;
+    std::string job, uid, page;
     CURL* easy = nullptr;
   };
   struct Job {
-    Instant next;
+    std::string uid;
+    Instant next = {};
     bool open = false;
-    std::optional<Progress> progress;
+    std::optional<int64_t> round = {};
   };
   CURLM* multi = nullptr;
   std::list<Transfer> open;
@@ -77,9 +76,11 @@ ProgressReader::~ProgressReader() {
   curl_multi_cleanup(impl_->multi);
 }
 
-void ProgressReader::Ask(const std::string& job, const std::string& ip, int port, Instant now) {
+void ProgressReader::Ask(const std::string& job, const std::string& uid, const std::string& ip, int port,
+                         Instant now) {
   if (ip.empty() || impl_->multi == nullptr) return;
   Impl::Job& of = impl_->jobs[job];
+  if (of.uid != uid) of = {uid};
   if (of.open || now < of.next) return;
   if (impl_->open.size() >= kMostOpen) {
     ++counters_.refused;
@@ -91,6 +92,7 @@ void ProgressReader::Ask(const std::string& job, const std::string& ip, int port
   of.open = true;
   Impl::Transfer& transfer = impl_->open.emplace_back();
   transfer.job = job;
+  transfer.uid = uid;
   transfer.easy = easy;
   const std::string host = ip.find(':') == std::string::npos ? ip : "[" + ip + "]";
   curl_easy_setopt(easy, CURLOPT_URL, ("http://" + host + ":" + std::to_string(port) + "/metrics").c_str());
@@ -117,12 +119,13 @@ void ProgressReader::Poll() {
     const bool fine = message->data.result == CURLE_OK;
     for (auto one = impl_->open.begin(); one != impl_->open.end(); ++one) {
       if (one->easy != message->easy_handle) continue;
-      const auto progress = fine ? ParseProgress(one->page) : std::nullopt;
-      if (!progress) ++counters_.failures;
-      if (const auto of = impl_->jobs.find(one->job); of != impl_->jobs.end()) {
+      const auto round = fine ? ParseRound(one->page) : std::nullopt;
+      if (!round) ++counters_.failures;
+      if (const auto of = impl_->jobs.find(one->job);
+          of != impl_->jobs.end() && of->second.uid == one->uid) {
         of->second.open = false;
-        if (progress && progress != of->second.progress) {
-          of->second.progress = progress;
+        if (round && round != of->second.round) {
+          of->second.round = round;
           impl_->changed.push_back(one->job);
         }
       }
@@ -141,9 +144,9 @@ std::optional<std::string> ProgressReader::NextChanged() {
   return job;
 }
 
-std::optional<Progress> ProgressReader::Of(const std::string& job) const {
+std::optional<int64_t> ProgressReader::RoundOf(const std::string& job, const std::string& uid) const {
   const auto found = impl_->jobs.find(job);
-  return found == impl_->jobs.end() ? std::nullopt : found->second.progress;
+  return found == impl_->jobs.end() || found->second.uid != uid ? std::nullopt : found->second.round;
 }
 
 void ProgressReader::Forget(const std::string& job) { impl_->jobs.erase(job); }

@@ -10,12 +10,11 @@
 #include <string_view>
 
 #include "base/instant.h"
-#include "operator/resource/job_status.h"
 
 namespace longhaul::kube {
 
 // Of a page in Prometheus' text format; nullopt: it has no rounds.
-std::optional<Progress> ParseProgress(std::string_view page);
+std::optional<int64_t> ParseRound(std::string_view page);
 
 struct ProgressCounters {
   uint64_t reads = 0;
@@ -35,12 +34,12 @@ class ProgressReader {
   ProgressReader(const ProgressReader&) = delete;
   ProgressReader& operator=(const ProgressReader&) = delete;
 
-  // Asks where the last time is long ago.
-  void Ask(const std::string& job, const std::string& ip, int port, Instant now);
-  // Works without waiting. The next job whose progress has become another one.
+  // Asks where the last time is long ago. Of an earlier job of the same name nothing is known any more.
+  void Ask(const std::string& job, const std::string& uid, const std::string& ip, int port, Instant now);
+  // Works without waiting. The next job whose round has become another one.
   void Poll();
   std::optional<std::string> NextChanged();
-  std::optional<Progress> Of(const std::string& job) const;
+  std::optional<int64_t> RoundOf(const std::string& job, const std::string& uid) const;
   void Forget(const std::string& job);
   bool busy() const;
   const ProgressCounters& counters() const { return counters_; }

@@ -6,15 +6,6 @@
 namespace longhaul::kube {
 namespace {
 
-// FNV-1a of 64 bits: it tells plans apart, and protects against nothing.
-std::string HashOf(std::string_view text) {
-  uint64_t hash = 14695981039346656037ull;
-  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211ull;
-  std::string digits(16, '0');
-  for (size_t i = 0; i < digits.size(); ++i) digits[i] = "0123456789abcdef"[hash >> (60 - 4 * i) & 15];
-  return digits;
-}
-
 PlanError ErrorOf(const AllocationError& error, std::string_view site) {
   const std::string where = site.empty() ? "" : "site " + std::string(site) + ": ";
   return {std::string(ReasonOf(error.problem)), where + error.message,
@@ -83,9 +74,17 @@ std::variant<JobPlan, PlanError> MakePlan(const TrainingJob& job, const NodeConf
   return PlanOf(std::move(nodes), std::move(script));
 }
 
+std::string Fingerprint(std::string_view text) {
+  uint64_t hash = 14695981039346656037ull;
+  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211ull;
+  std::string digits(16, '0');
+  for (size_t i = 0; i < digits.size(); ++i) digits[i] = "0123456789abcdef"[hash >> (60 - 4 * i) & 15];
+  return digits;
+}
+
 JobPlan PlanOf(std::vector<PlannedNode> nodes, std::string script) {
   JobPlan plan{std::move(nodes), std::move(script), ""};
-  plan.hash = HashOf(NodesJson(plan) + '\0' + plan.script);
+  plan.hash = Fingerprint(NodesJson(plan) + '\0' + plan.script);
   return plan;
 }
 

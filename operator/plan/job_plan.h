@@ -49,6 +49,9 @@ struct PlanError {
 std::variant<JobPlan, PlanError> MakePlan(const TrainingJob& job, const NodeConfig& config,
                                           const std::vector<FreeGpus>& free, std::string script);
 
+// FNV-1a of 64 bits, in hexadecimal digits: it tells texts apart, and protects against nothing.
+std::string Fingerprint(std::string_view text);
+
 // The plan of nodes that are known already.
 JobPlan PlanOf(std::vector<PlannedNode> nodes, std::string script);
 std::string NodeName(std::string_view job, size_t rank);

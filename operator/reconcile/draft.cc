@@ -9,7 +9,7 @@ Draft::Draft(const Settings& settings, const Observed& seen, Instant now, Traini
     : JobView(settings, seen, now, std::move(job)), next_(job_.status) {
   next_.observed_generation = job_.generation;
   if (!job_.requester.empty()) next_.requester = job_.requester;
-  if (seen_.progress) next_.progress = seen_.progress;
+  if (seen_.round) next_.round = seen_.round;
 }
 
 void Draft::To(Phase phase, std::string_view reason, const std::string& message) {
@@ -23,6 +23,11 @@ void Draft::To(Phase phase, std::string_view reason, const std::string& message)
 void Draft::Set(std::string_view type, bool value, std::string_view reason, std::string message) {
   (void)next_.Set(type, value ? ConditionStatus::kTrue : ConditionStatus::kFalse, reason, std::move(message),
                   now_);
+}
+
+void Draft::Degrade(std::string_view reason, std::string message) {
+  degrades_ = true;
+  Set("Degraded", true, reason, std::move(message));
 }
 
 void Draft::Event(bool warning, std::string_view reason, const std::string& message) {

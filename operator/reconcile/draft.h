@@ -21,6 +21,8 @@ class Draft : protected JobView {
   // With an Event where the phase is another one than before.
   void To(Phase phase, std::string_view reason, const std::string& message);
   void Set(std::string_view type, bool value, std::string_view reason, std::string message);
+  // A condition of this moment: Assess takes back what is not said again.
+  void Degrade(std::string_view reason, std::string message);
   void Event(bool warning, std::string_view reason, const std::string& message);
   void Create(Json object, const std::string& cluster = "");
   void Delete(const Json& object, const std::string& cluster, std::optional<int64_t> grace = std::nullopt);
@@ -36,6 +38,7 @@ class Draft : protected JobView {
 
   JobStatus next_;
   Decision out_;
+  bool degrades_ = false;
 
  private:
   Json JobHead() const;

@@ -51,6 +51,17 @@ bool JobView::ServerGone() const {
   return Find("StatefulSet", ServerName(job_)).is_null() && ServerPod().is_null();
 }
 
+bool JobView::LostItsServer(const PodView& pod) const {
+  const ServerSpec& server = job_.spec.server;
+  if (server.external || (server.storage && job_.status.IsTrue("Started"))) return false;
+  const PodView now = ReadPod(ServerPod());
+  return ServerPod().is_null() || now.deleting_until || now.created > pod.created;
+}
+
+std::string JobView::ServerAddressFor(const std::string& cluster) const {
+  return ServerAddress(job_, !cluster.empty(), Find("Service", PublicName(job_)), ServerPod());
+}
+
 std::string JobView::KeyTaken() const {
   return "Secret " + KeyName(job_) +
          " is there already and its key is not this job's: delete it (kubectl delete secret " +

@@ -32,6 +32,10 @@ class JobView {
   // It has the plan's number of members, and refuses pods of earlier attempts.
   bool ServerCurrent() const;
   bool ServerGone() const;
+  // Where nothing hands the job over, without a claim or before the start, a node ends with its server.
+  bool LostItsServer(const PodView& pod) const;
+  // For the nodes of a cluster; "" while it is not known.
+  std::string ServerAddressFor(const std::string& cluster) const;
   std::string KeyTaken() const;  // what is wrong with the Secret of the job's key, and the remedy
   // "" where the site is a part of the job's own cluster.
   std::string ClusterOf(std::string_view site) const;
@@ -45,6 +49,7 @@ class JobView {
   const TrainingJob job_;
   std::map<std::string, NodePod> pods_;  // workers, by their names
   NodeConfig config_;
+  bool has_config_ = true;  // false: the profile is gone, and nothing is made of it
   JobPlan plan_;
   bool plan_seen_ = false;  // its ConfigMap is there
 };

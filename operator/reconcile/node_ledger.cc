@@ -44,6 +44,12 @@ void NodeLedger::Lose(size_t rank) {
                                    : ", or set elastic.minNodes to go on without such nodes"));
 }
 
+void NodeLedger::GiveUp(NodeStatus* node, const std::string& why) {
+  node->phase = NodePhase::kLost;
+  node->pod_ip.clear();
+  Event(true, "NodeLost", node->name + ": " + why);
+}
+
 size_t NodeLedger::Left() const {
   const size_t ended = CountOf(NodePhase::kSucceeded) + CountOf(NodePhase::kLost);
   return ended == 0 ? 0 : next_.nodes.size() - ended;
@@ -95,27 +101,32 @@ void NodeLedger::CountNode(size_t rank, bool* release) {
   }
   if (pod.fate == PodFate::kFailed || pod.fate == PodFate::kDisrupted || pod.deleting_until) {
     node.last_exit_code = pod.exit_code;
-    // What ends while it is deleted was told to.
-    const bool own = pod.fate == PodFate::kFailed && !pod.deleting_until;
+    const bool with_server = LostItsServer(pod);
+    // What ends while it is deleted was stopped.
+    const bool own = pod.fate == PodFate::kFailed && !pod.deleting_until && !with_server;
     return Again(rank, own,
-                 !own              ? "evicted or deleted"
+                 with_server       ? "its server's pod was replaced"
+                 : !own            ? "evicted or deleted"
                  : pod.key_refused ? KeyTaken()
                                    : "exit code " + std::to_string(pod.exit_code.value_or(0)));
   }
+  if (const std::string address = ServerAddressFor(ClusterOf(node.site));
+      !ClusterOf(node.site).empty() && !address.empty() && ServerReady() &&
+      TextAt(*found->second.object, {"metadata", "labels", kServerLabel}) != Fingerprint(address))
+    return Again(rank, false, "the server has moved to " + address);
   node.phase = pod.fate == PodFate::kReady ? NodePhase::kReady : NodePhase::kStarting;
   node.pod_ip = pod.ip;
   if (!pod.unschedulable || settings_.gang_timeout == Duration(0)) return;
   if (started() && CountOf(NodePhase::kReady) > 0 &&
       EnoughFor(CountOf(NodePhase::kReady) + CountOf(NodePhase::kSucceeded))) {
-    Set("Degraded", true, "NodesWait", trouble_ + "; the job goes on with the others");
+    Degrade("NodesWait", trouble_ + "; the job goes on with the others");
     return;
   }
   const Instant until = pod.created + settings_.gang_timeout;
-  if (until <= now_) {
-    *release = true;
-  } else {
-    RequeueAt(until);
-  }
+  if (until > now_) return RequeueAt(until);
+  if (started() && EnoughFor(CountOf(NodePhase::kSucceeded)))
+    return GiveUp(&node, pod.trouble + "; enough of the others have finished");
+  *release = true;
 }
 
 bool NodeLedger::CountNodes() {

@@ -24,6 +24,9 @@ class NodeLedger : protected Draft {
   // From now on every pod is anew: that number is above those of all pods before.
   void NextAttempt();
 
+  // The job goes on without it, and ends without it.
+  void GiveUp(NodeStatus* node, const std::string& why);
+
   std::string trouble_;  // of the first pod that has any
 
  private:

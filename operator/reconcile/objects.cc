@@ -351,6 +351,7 @@ Json WorkerPod(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
   labels[kRankLabel] = std::to_string(parts.rank);
   labels[kIncarnationLabel] = std::to_string(parts.incarnation);
   labels[kPlanLabel] = plan.hash;
+  labels[kServerLabel] = Fingerprint(parts.server_address);
   if (!node.site.empty()) labels[kSiteLabel] = node.site;
 
   const Json& given = At(config.node_template, {"spec"});

@@ -20,6 +20,7 @@ inline constexpr const char* kRankLabel = "longhaul.dev/rank";
 inline constexpr const char* kIncarnationLabel = "longhaul.dev/incarnation";
 inline constexpr const char* kPlanLabel = "longhaul.dev/plan";
 inline constexpr const char* kSiteLabel = "longhaul.dev/site";
+inline constexpr const char* kServerLabel = "longhaul.dev/server";  // Fingerprint of its address
 inline constexpr const char* kStartLabel =
     "longhaul.dev/start-workers";  // of servers: how many start, 0: all
 
@@ -58,7 +59,7 @@ struct Observed {
   // May the requester use the profile (or, for an inline configuration, any)?
   Permission permission = Permission::kUnknown;
   std::string permission_message;  // denied: why
-  std::optional<Progress> progress;
+  std::optional<int64_t> round;
   // 64 hexadecimal digits: the key of the job, the same one at every call with this job's uid.
   std::string job_key;
   std::set<std::string> unreachable;  // clusters that do not answer: of them `objects` says nothing

@@ -18,6 +18,7 @@ class Pass : private Provisioner {
  private:
   // create: from the request to a plan. True where the next step may follow.
   bool TakeConfiguration();
+  bool DoWithoutProfile(const std::string& why);
   bool Authorize();
   bool EnsurePlan();
   bool MakeNewPlan(const std::string& script);

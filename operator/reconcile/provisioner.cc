@@ -42,7 +42,7 @@ void Provisioner::ProvisionServer() {
   }
   // It is not read: made as long as the server may wait for it.
   if (!ServerReady()) Create(KeySecret(job_, seen_.job_key, JobOwner(job_)));
-  need(ServerSet(job_, config_, plan_, settings_, {next_.attempt, Left()}, seen_.job_key));
+  if (has_config_) need(ServerSet(job_, config_, plan_, settings_, {next_.attempt, Left()}, seen_.job_key));
   // That of a plan before has another number of members, that of an attempt before lets its pods in.
   if (!ServerCurrent() || ServerWaitsForEnded()) StopServer();
 }
@@ -115,10 +115,9 @@ void Provisioner::ProvisionPods() {
       continue;
     }
     const auto owner = OwnerIn(cluster);
-    const std::string address =
-        ServerAddress(job_, !cluster.empty(), Find("Service", PublicName(job_)), ServerPod());
+    const std::string address = ServerAddressFor(cluster);
     // A pod without a server would fail, and count.
-    if (!plan_seen_ || !owner || !ServerReady() || address.empty()) {
+    if (!has_config_ || !plan_seen_ || !owner || !ServerReady() || address.empty()) {
       RequeueIn(kLookAgain);
       continue;
     }

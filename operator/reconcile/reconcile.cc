@@ -1,6 +1,7 @@
 #include "operator/reconcile/reconcile.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "operator/reconcile/pass.h"
@@ -94,18 +95,9 @@ bool Pass::TakeConfiguration() {
     config_ = *job_.spec.node;
   } else {
     const std::string name = "TrainingProfile " + job_.spec.profile;
-    if (!seen_.profile) {
-      Set("Planned", false, "ProfileNotFound",
-          "there is no " + name + " in this namespace: create it, or delete the job and name another one");
-      if (!Overdue()) RequeueIn(kLookAgain);
-      return false;
-    }
-    auto profile = ParseTrainingProfile(*seen_.profile);
-    if (!profile.ok()) {
-      Set("Planned", false, "InvalidProfile", name + ": " + profile.status().message());
-      if (!Overdue()) RequeueIn(kLookAgain);
-      return false;
-    }
+    auto profile = seen_.profile ? ParseTrainingProfile(*seen_.profile)
+                                 : Status(StatusCode::kNotFound, "there is none in this namespace: create it");
+    if (!profile.ok()) return DoWithoutProfile(name + ": " + profile.status().message());
     config_ = std::move(profile->config);
   }
   if (job_.spec.server.expose == Expose::kHostNetwork && !job_.spec.server.external &&
@@ -117,6 +109,20 @@ bool Pass::TakeConfiguration() {
     return false;
   }
   return true;
+}
+
+// What trains goes on, and is counted; what is made takes the profile.
+bool Pass::DoWithoutProfile(const std::string& why) {
+  const char* reason = seen_.profile ? "InvalidProfile" : "ProfileNotFound";
+  if (StatusHasPlan()) {
+    has_config_ = false;
+    config_.max_retries = std::numeric_limits<int>::max();  // its next pod waits for the profile
+    Degrade(reason, why + "; no pod is made until it is there again");
+    return true;
+  }
+  Set("Planned", false, reason, why + "; or delete the job, and name another profile in a new one");
+  if (!Overdue()) RequeueIn(kLookAgain);
+  return false;
 }
 
 bool Pass::Authorize() {
@@ -222,7 +228,7 @@ bool Pass::StatusHasPlan() const {
 
 bool Pass::EnsurePlan() {
   const Json& map = Find("ConfigMap", PlanName(job_));
-  if (!StatusHasPlan() || WantsAnotherPlan()) {
+  if (!StatusHasPlan() || (has_config_ && WantsAnotherPlan())) {
     const auto script = ScriptText();
     return script && MakeNewPlan(*script);
   }
@@ -261,19 +267,16 @@ void Pass::GiveSitesUp() {
   const Instant until = next_.Find("SitesAnswer")->since + kSiteGone;
   if (until > now_) return RequeueAt(until);
   for (NodeStatus& node : next_.nodes) {
-    if (over(node)) continue;
-    node.phase = NodePhase::kLost;
-    node.pod_ip.clear();
-    Event(true, "NodeLost",
-          node.name + ": site " + node.site + " does not answer, and all other nodes have finished");
+    if (!over(node))
+      GiveUp(&node, "site " + node.site + " does not answer, and all other nodes have finished");
   }
 }
 
 void Pass::Assess() {
   for (const std::string& cluster : seen_.unreachable) {
     const auto why = seen_.why_unreachable.find(cluster);
-    Set("Degraded", true, "SiteUnreachable",
-        "site " + (cluster.empty() ? "of the job" : cluster) +
+    Degrade("SiteUnreachable",
+            "site " + (cluster.empty() ? "of the job" : cluster) +
             " does not answer: its nodes are left as they are" +
             (why == seen_.why_unreachable.end() ? "" : " (" + why->second + ")"));
   }
@@ -285,13 +288,11 @@ void Pass::Assess() {
   const size_t planned = plan_.nodes.size(), lost = CountOf(NodePhase::kLost);
   const size_t done = CountOf(NodePhase::kSucceeded), ready = done + CountOf(NodePhase::kReady);
   next_.ready_nodes = std::to_string(ready) + "/" + std::to_string(planned);
-  const Condition* degraded = next_.Find("Degraded");
-  if (seen_.unreachable.empty() && degraded != nullptr && degraded->reason == "SiteUnreachable") {
-    Set("Degraded", lost > 0, lost > 0 ? "NodesLost" : "SiteAnswers",
-        lost > 0 ? "nodes are lost" : "all sites answer");
-  }
-  if (ready == planned && degraded != nullptr && degraded->reason == "NodesWait") {
-    Set("Degraded", false, "Whole", "every node is ready");
+  // What is not found again is over, but for nodes that are lost, whose words stay.
+  if (const Condition* degraded = next_.Find("Degraded");
+      !degrades_ && degraded != nullptr && degraded->reason != "NodesLost") {
+    Set("Degraded", lost > 0, lost > 0 ? "NodesLost" : "Whole",
+        lost > 0 ? "nodes are lost" : "nothing is missing any more");
   }
   if (done + lost == planned && planned > 0) {
     Set("Succeeded", false, "Completing", "all nodes have finished; the server writes its last checkpoint");
@@ -304,11 +305,14 @@ void Pass::Assess() {
   const bool taken = !server && ReadPod(ServerPod()).key_refused;
   const Condition* said = next_.Find("ServerReady");
   if (taken && (said == nullptr || said->reason != "NameTaken")) Event(true, "NameTaken", KeyTaken());
+  const auto& external = job_.spec.server.external;
   Set("ServerReady", server,
-      server  ? "Ready"
-      : taken ? "NameTaken"
-              : "NotReady",
-      server  ? "the server takes members"
+      external ? "External"
+      : server ? "Ready"
+      : taken  ? "NameTaken"
+               : "NotReady",
+      external ? external->host + " is not this operator's, and not asked: see the nodes' logs"
+      : server ? "the server takes members"
       : taken ? KeyTaken()
               : "the server is not ready: see kubectl describe pod " + ServerName(job_) + "-0 -n " +
                     job_.name_space + ", and its log");

@@ -95,13 +95,8 @@ JobStatus ParseJobStatus(const Json& status) {
   if (nodes.is_array() && nodes.size() <= kMostNodes) {
     for (const Json& node : nodes) parsed.nodes.push_back(ParseNode(node));
   }
-  if (const Json& progress = At(status, {"progress"}); progress.is_object()) {
-    parsed.progress.emplace();
-    parsed.progress->round = NumberAt(progress, {"round"}, 0);
-    if (At(progress, {"epoch"}).is_number_integer())
-      parsed.progress->epoch = NumberAt(progress, {"epoch"}, 0);
-    if (At(progress, {"loss"}).is_number()) parsed.progress->loss = At(progress, {"loss"}).get<double>();
-  }
+  if (At(status, {"progress", "round"}).is_number_integer())
+    parsed.round = NumberAt(status, {"progress", "round"}, 0);
   const Json& conditions = At(status, {"conditions"});
   if (conditions.is_array() && conditions.size() <= kMostConditions) {
     for (const Json& c : conditions) {
@@ -131,11 +126,7 @@ Json JobStatusJson(const JobStatus& status) {
   if (!status.nodes.empty()) {
     for (const NodeStatus& node : status.nodes) json["nodes"].push_back(NodeJson(node));
   }
-  if (status.progress) {
-    json["progress"]["round"] = status.progress->round;
-    if (status.progress->epoch) json["progress"]["epoch"] = *status.progress->epoch;
-    if (status.progress->loss) json["progress"]["loss"] = *status.progress->loss;
-  }
+  if (status.round) json["progress"]["round"] = *status.round;
   for (const Condition& c : status.conditions) {
     json["conditions"].push_back({{"type", c.type},
                                   {"status", NameOf(c.status)},

@@ -56,14 +56,6 @@ struct Condition {
   bool operator==(const Condition&) const = default;
 };
 
-struct Progress {
-  int64_t round = 0;
-  std::optional<int64_t> epoch;
-  std::optional<double> loss;
-
-  bool operator==(const Progress&) const = default;
-};
-
 struct JobStatus {
   Phase phase = Phase::kPending;
   std::string reason, message, requester, plan_hash;
@@ -74,7 +66,7 @@ struct JobStatus {
   std::vector<NodeStatus> nodes;
   std::string ready_nodes;  // "2/2"
   std::optional<Instant> start_time, completion_time;
-  std::optional<Progress> progress;
+  std::optional<int64_t> round;  // progress.round: rounds that the server has completed
   std::vector<Condition> conditions;
 
   bool operator==(const JobStatus&) const = default;

@@ -150,7 +150,7 @@ def test_people_with_the_role_have_jobs_and_others_have_not(installed):
 def test_the_operator_writes_the_status_and_people_see_it(installed):
     # No text is empty: Kubernetes 1.20 makes null of "" in a server-side apply, and refuses that.
     status = {"apiVersion": "longhaul.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "alices"}, "status": {
-        "phase": "Running", "attempt": 1, "readyNodes": "2/2", "progress": {"round": 42, "loss": 0.5},
+        "phase": "Running", "attempt": 1, "readyNodes": "2/2", "progress": {"round": 42},
         "nodes": [{"name": "alices-node-0", "gpus": 10, "phase": "Ready", "retries": 0, "disruptions": 0, "retryAt": "2026-01-01T00:00:00Z"}],
         "conditions": [{"type": "Started", "status": "True", "reason": "AllReady", "message": "2 of 2",
                         "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}

@@ -194,6 +194,7 @@ void ModelCluster::RunControllers() {
                  {"metadata", (*set)["spec"]["template"]["metadata"]},
                  {"status", {{"phase", "Running"}, {"hostIP", "192.0.2.7"}}}};
     made["metadata"]["name"] = name + "-0";
+    made["metadata"]["creationTimestamp"] = TimestampText(now());
     objects_.emplace("Pod/" + name + "-0", std::move(made));
     (*set)["status"]["readyReplicas"] = 0;
     return;

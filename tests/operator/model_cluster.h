@@ -41,7 +41,8 @@ class ModelCluster {
   void EndPod(const std::string& name, int exit_code);
   void EvictPod(const std::string& name);
   void BlockPod(const std::string& name, const std::string& why);  // no machine takes it
-  void RemovePod(const std::string& name) { objects_.erase("Pod/" + name); }
+  void RemovePod(const std::string& name) { Forget("Pod/" + name); }
+  void Forget(const std::string& key, const std::string& cluster = "") { In(cluster).erase(key); }
   void DeleteByHand(const std::string& key);
 
   Json* Get(const std::string& key, const std::string& cluster = "");

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "operator/reconcile/commands.h"
 #include "operator/reconcile/objects.h"
@@ -381,10 +382,41 @@ TEST(S2Reconcile, ABadTemplateAndABadSpecFailAndAMissingProfileIsWaitedFor) {
   const Json profile = std::exchange(missing.profile, nullptr);
   missing.Settle();
   EXPECT_EQ(missing.status().phase, Phase::kPending);
-  EXPECT_THAT(missing.status().Find("Planned")->message, HasSubstr("no TrainingProfile a100"));
+  EXPECT_THAT(missing.status().Find("Planned")->message, HasSubstr("TrainingProfile a100: there is none"));
   missing.profile = profile;
   Start(&missing);
   EXPECT_EQ(missing.status().phase, Phase::kRunning);
+}
+
+TEST(S2Reconcile, AJobThatTrainsGoesOnWithoutItsProfileAndMakesNoPodUntilItIsBack) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  const Json profile = std::exchange(cluster.profile, Json());
+  cluster.EndPod("resnet-node-1", 1);
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().nodes[1].retries, 1);
+  EXPECT_EQ(cluster.status().phase, Phase::kRestarting);
+  EXPECT_EQ(cluster.status().Find("Degraded")->reason, "ProfileNotFound");
+  EXPECT_THAT(cluster.status().Find("Degraded")->message, HasSubstr("TrainingProfile a100"));
+  EXPECT_TRUE(cluster.IsTrue("Planned"));
+  EXPECT_THAT(cluster.created["resnet-node-1"], ElementsAre(1)) << "of which template?";
+  ModelCluster suspended = cluster, finishes = cluster;
+  cluster.profile = profile;
+  Start(&cluster);
+  EXPECT_EQ(cluster.status().phase, Phase::kRunning);
+  EXPECT_FALSE(cluster.IsTrue("Degraded"));
+  EXPECT_THAT(cluster.created["resnet-node-1"], ElementsAre(1, 2));
+  cluster.profile["spec"]["maxGPUs"] = "ten";
+  (void)cluster.Reconciled();
+  EXPECT_EQ(cluster.status().Find("Degraded")->reason, "InvalidProfile");
+  cluster.EndPod("resnet-node-0", 0);
+  cluster.EndPod("resnet-node-1", 0);
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().phase, Phase::kSucceeded) << "an end takes no profile";
+  suspended.mutable_job()["spec"]["runPolicy"] = {{"suspend", true}};
+  suspended.Settle();
+  EXPECT_EQ(suspended.status().phase, Phase::kSuspended);
+  EXPECT_THAT(suspended.Workers(), ElementsAre());
 }
 
 TEST(S12Reconcile, TheRoundsOfAJobThatTrainsAreAskedForAgain) {
@@ -568,6 +600,28 @@ TEST(S15Reconcile, ElasticJobsGoOnDegradedWhileThereAreEnough) {
   cluster.EndPod("resnet-node-1", 1);
   cluster.Settle();
   EXPECT_EQ(cluster.status().reason, "RetriesExhausted");
+}
+
+TEST(S15Reconcile, AnElasticJobDoesNotWaitForAMachineOfItsLastNode) {
+  for (const bool elastic : {true, false}) {
+    ModelCluster cluster(Job([&](Json& spec) {
+      if (elastic) spec["elastic"] = {{"minNodes", 1}};
+    }));
+    Start(&cluster);
+    cluster.EvictPod("resnet-node-1");
+    cluster.EndPod("resnet-node-0", 0);
+    cluster.Settle();
+    cluster.BlockPod("resnet-node-1", "no GPU is free");
+    cluster.Settle();
+    cluster.Advance(290);
+    cluster.Reconciled();
+    EXPECT_NE(cluster.status().nodes[1].phase, NodePhase::kLost) << "one may become free";
+    cluster.Advance(10);
+    cluster.Settle();
+    EXPECT_EQ(cluster.status().phase == Phase::kSucceeded, elastic) << cluster.status().message;
+    EXPECT_EQ(cluster.Saw("NodeLost").empty(), !elastic);
+    EXPECT_EQ(cluster.Saw("GangReleased").empty(), elastic);
+  }
 }
 
 TEST(S11Reconcile, AGangThatFindsNoMachinesIsReleasedAndPlannedAnew) {
@@ -788,6 +842,73 @@ TEST(S15Reconcile, AServerWithAClaimHandsTheJobOverToItsNextPod) {
   }
 }
 
+TEST(S15Reconcile, NodesThatEndWithAServerThatHandsNothingOverDoNotCountIt) {
+  for (const bool claim : {true, false}) {
+    for (const bool started : {true, false}) {
+      ModelCluster cluster(Job([&](Json& spec) {
+        if (!claim) spec["server"].erase("storage");
+      }));
+      cluster.Settle();
+      if (started) Start(&cluster);
+      ModelCluster before = cluster;  // the nodes' end is seen first
+      for (ModelCluster* one : {&before, &cluster}) {
+        (*one->Get("Pod/resnet-server-0"))["metadata"]["deletionTimestamp"] = TimestampText(one->now());
+        if (one == &cluster) {
+          one->RunControllers();
+          one->Advance(5);
+          one->RunControllers();
+        }
+        one->EndPod("resnet-node-0", 1);
+        one->Reconciled();
+        const bool with_server = !claim || !started;
+        EXPECT_EQ(one->status().nodes[0].retries, with_server ? 0 : 1) << claim << started;
+        EXPECT_EQ(one->status().nodes[0].disruptions, with_server ? 1 : 0);
+        one->Settle();
+        one->MakeReady();
+        one->EndPod("resnet-node-0", 1);
+        one->Reconciled();
+        EXPECT_EQ(one->status().nodes[0].retries, with_server ? 1 : 2) << "this one was its own";
+      }
+    }
+  }
+}
+
+TEST(S15Reconcile, NodesOfAnotherClusterFollowAServerThatHasMoved) {
+  ModelCluster cluster(Job([](Json& spec) {
+    spec["server"]["expose"] = "NodePort";
+    spec["sites"] = Json::array(
+        {{{"name", "ams"}, {"gpus", 10}}, {{"name", "fra"}, {"gpus", 5}, {"kubeconfigSecret", "site-fra"}}});
+  }));
+  cluster.Settle();
+  (*cluster.Get("Service/resnet-public"))["spec"]["ports"][0]["nodePort"] = 31007;
+  Start(&cluster);
+  ASSERT_EQ(cluster.status().phase, Phase::kRunning) << cluster.status().message;
+  Json& server = *cluster.Get("Pod/resnet-server-0");
+  server["status"].erase("hostIP");
+  cluster.Reconciled();
+  EXPECT_EQ(cluster.status().nodes[1].disruptions, 0) << "no machine has it yet";
+  server["status"]["hostIP"] = "192.0.2.8";
+  ModelCluster starts = cluster;
+  (*starts.Get("StatefulSet/resnet-server"))["status"]["readyReplicas"] = 0;
+  starts.Reconciled();
+  EXPECT_EQ(starts.status().nodes[1].disruptions, 0) << "it does not answer there yet";
+  cluster.Reconciled();
+  EXPECT_EQ(cluster.status().nodes[1].disruptions, 1);
+  EXPECT_THAT(cluster.Saw("NodeDisrupted"), HasSubstr("the server has moved to 192.0.2.8:31007"));
+  cluster.Reconciled();  // its pod is deleted, and goes
+  ASSERT_TRUE((*cluster.Get("Pod/resnet-node-1", "fra"))["metadata"].contains("deletionTimestamp"));
+  cluster.Forget("Pod/resnet-node-1", "fra");
+  cluster.Advance(2);
+  cluster.Settle();
+  const Json* next = cluster.Get("Pod/resnet-node-1", "fra");
+  ASSERT_NE(next, nullptr);
+  EXPECT_THAT(CommandOf(*next, 0), HasSubstr("--server 192.0.2.8:31007"));
+  Start(&cluster);
+  EXPECT_EQ(cluster.status().phase, Phase::kRunning);
+  EXPECT_EQ(cluster.status().nodes[0].disruptions, 0) << "in its own cluster a server has a name";
+  EXPECT_EQ(cluster.status().nodes[1].disruptions, 1);
+}
+
 TEST(S15Reconcile, APodWhoseMachineIsSilentIsTakenAwayByForce) {
   ModelCluster cluster(Job());
   Start(&cluster);
@@ -864,6 +985,7 @@ TEST(S1Reconcile, AServerElsewhereIsJoinedAndNoneIsStarted) {
   }));
   Start(&cluster);
   EXPECT_EQ(cluster.status().phase, Phase::kRunning);
+  EXPECT_EQ(cluster.status().Find("ServerReady")->reason, "External");
   EXPECT_EQ(cluster.Get("StatefulSet/resnet-server"), nullptr);
   EXPECT_EQ(cluster.Get("Secret/resnet-key"), nullptr);
   const Json& pod = *cluster.Get("Pod/resnet-node-0");

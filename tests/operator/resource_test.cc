@@ -365,7 +365,7 @@ TEST(S1Resources, AStatusComesBackAsItWasWritten) {
   status.ready_nodes = "1/2";
   status.start_time = Seconds(kEpoch + 1);
   status.completion_time = Seconds(kEpoch + 2);
-  status.progress = Progress{.round = 7, .epoch = 2, .loss = 0.25};
+  status.round = 7;
   NodeStatus node;
   node.name = "resnet-node-0";
   node.site = "ams";

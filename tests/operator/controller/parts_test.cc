@@ -157,16 +157,15 @@ TEST(S9FreeGpus, WhatPodsAskForIsTakenAndMachinesThatRefuseThemDoNotCount) {
 }
 
 TEST(Progress, RoundsAreReadFromThePage) {
-  EXPECT_EQ(ParseProgress("# HELP longhaul_server_rounds_total x\nlonghaul_server_rounds_total 17\n")->round,
+  EXPECT_EQ(ParseRound("# HELP longhaul_server_rounds_total x\nlonghaul_server_rounds_total 17\n"),
             17);
-  EXPECT_EQ(ParseProgress("longhaul_server_rounds_total{job=\"a\"} 3\n"
-                          "longhaul_server_checkpoint_rounds{job=\"a\"} 1200\n")
-                ->round,
+  EXPECT_EQ(ParseRound("longhaul_server_rounds_total{job=\"a\"} 3\n"
+                       "longhaul_server_checkpoint_rounds{job=\"a\"} 1200\n"),
             1200);
-  EXPECT_FALSE(ParseProgress(""));
-  EXPECT_FALSE(ParseProgress("longhaul_server_rounds_total_of_others 17\n"));
-  EXPECT_FALSE(ParseProgress("longhaul_server_rounds_total{"));
-  EXPECT_FALSE(ParseProgress("longhaul_server_rounds_total nan"));
+  EXPECT_FALSE(ParseRound(""));
+  EXPECT_FALSE(ParseRound("longhaul_server_rounds_total_of_others 17\n"));
+  EXPECT_FALSE(ParseRound("longhaul_server_rounds_total{"));
+  EXPECT_FALSE(ParseRound("longhaul_server_rounds_total nan"));
 }
 
 TEST(S6Question, ServiceAccountsAreAskedForWithTheirGroups) {
