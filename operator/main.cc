@@ -240,7 +240,8 @@ int Serve(const Flags& flags, process::SignalWatcher* signals, process::Output* 
   if (!client.ok()) return CannotStart(client.status(), output);
   const auto webhooks = OpenWebhooks(flags, *access, chance.Fork(3));
   if (!webhooks.ok()) return CannotStart(webhooks.status(), output);
-  const OperatorOptions options = OptionsOf(flags, own);
+  OperatorOptions options = OptionsOf(flags, own);
+  if (*webhooks) options.on_key = [&](const std::string& key) { (*webhooks)->SetKey(key); };
   Operator work(*std::move(client), options, chance.Fork(2));
   spdlog::info(
       "API server {}, {}{}", access->server,

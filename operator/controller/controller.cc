@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "operator/reconcile/objects.h"
+#include "operator/resource/stamp.h"
 
 namespace longhaul::kube {
 namespace {
@@ -166,7 +167,7 @@ std::optional<Observed> Controller::Gather(const std::string& key, const Json& o
   seen.job_key = key_.KeyOf(job.uid);
   const bool ends = job.deleted || IsTerminal(job.status.phase);
   if (!ends && !job.status.IsTrue("Authorized") && job.spec_status.ok()) {
-    auto answer = options_.ask_permission ? permissions_.Ask(job, key, now)
+    auto answer = options_.ask_permission ? permissions_.Ask(job, key, HasProof(key_.key(), object), now)
                                           : PermissionDesk::Answer{Permission::kAllowed, false, ""};
     if (answer.asks) return std::nullopt;
     if (answer.permission == Permission::kUnknown) Say(object, "PermissionUnknown", answer.message, now);

@@ -13,6 +13,8 @@ constexpr Duration kPublish = std::chrono::milliseconds(200);
 Operator::Operator(std::unique_ptr<api::RestClient> home, OperatorOptions options, Random chance)
     : home_(std::move(home)), options_(std::move(options)), chance_(chance) {
   if (options_.elect) election_.emplace(home_.get(), options_.lease, chance_.Fork(1));
+  if (options_.on_key)
+    key_.emplace(home_.get(), options_.controller.key_name_space, options_.controller.key_name);
   turned_at_.store(api::SteadyNow().nanoseconds());
   Publish(api::SteadyNow());
 }
@@ -40,6 +42,7 @@ void Operator::Turn(Duration limit) {
     BeginStop(now);
     if (election_) election_->Run(now);
     Lead(now);
+    if (key_) key_->Run(now);
     if (controller_ != nullptr) controller_->Run(now);
     if (stop_at_ && controller_ == nullptr && election_ && !election_->election().released())
       election_->election().Release(now);
@@ -48,12 +51,19 @@ void Operator::Turn(Duration limit) {
     Instant due = end;
     if (controller_ != nullptr) due = std::min(due, controller_->NextDue(now));
     if (election_) due = std::min(due, election_->NextDue());
+    if (key_) due = std::min(due, key_->NextDue());
     home_->Poll(std::max<Duration>(due - now, Duration(0)));
     now = api::SteadyNow();
     while (auto event = home_->Next()) {
       // An answer may lead to the next write.
       Lead(now);
       if (election_ && election_->Take(&*event, now)) continue;
+      if (key_ && event->done && key_->Take(*event, now)) {
+        if (!key_->known()) continue;
+        options_.on_key(key_->key());
+        key_.reset();
+        continue;
+      }
       if (controller_ != nullptr) (void)controller_->Take(&*event, now);
     }
   } while (now < end);
@@ -106,6 +116,8 @@ void Operator::Publish(Instant now) {
   } else if (report.holder.empty()) {
     report.not_ready = trouble;
   }
+  if (report.not_ready.empty() && key_)
+    report.not_ready = key_->trouble().empty() ? "reads the operator's key" : key_->trouble();
   const std::lock_guard lock(mutex_);
   report_ = std::move(report);
 }

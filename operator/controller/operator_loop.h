@@ -19,6 +19,8 @@ struct OperatorOptions {
   ControllerOptions controller;
   bool elect = true;  // false: this is the only one
   api::LeaseOptions lease;
+  // Called once in Turn with the operator's key, which webhooks need without the lease, too; none: not read.
+  std::function<void(const std::string& key)> on_key;
 };
 
 // What the counters say at a moment; strings and numbers alone, for another thread.
@@ -69,6 +71,7 @@ class Operator {
   const OperatorOptions options_;
   Random chance_;
   std::optional<api::ElectionLoop> election_;
+  std::optional<OperatorKey> key_;  // until on_key has it
   std::unique_ptr<Controller> controller_;
   std::optional<Instant> stop_at_;
   uint64_t terms_ = 0;

@@ -12,22 +12,12 @@ constexpr size_t kMostFailed = 4096;  // as the cache of answers
 }  // namespace
 
 api::AccessQuestion QuestionOf(const TrainingJob& job) {
-  constexpr std::string_view kServiceAccount = "system:serviceaccount:";
   api::AccessQuestion question;
   question.user = job.requester;
-  if (!job.requester_identity.empty()) {
-    RequesterIdentity identity = ParseIdentity(job.requester_identity);
-    question.groups = std::move(identity.groups);
-    question.uid = std::move(identity.uid);
-    question.extra = std::move(identity.extra);
-  } else {
-    question.groups = {"system:authenticated"};
-    if (question.user.starts_with(kServiceAccount)) {
-      const std::string rest = question.user.substr(kServiceAccount.size());
-      question.groups.emplace_back("system:serviceaccounts");
-      question.groups.push_back("system:serviceaccounts:" + rest.substr(0, rest.find(':')));
-    }
-  }
+  RequesterIdentity identity = ParseIdentity(job.requester_identity);
+  question.groups = std::move(identity.groups);
+  question.uid = std::move(identity.uid);
+  question.extra = std::move(identity.extra);
   question.verb = "use";
   question.group = "longhaul.dev";
   question.resource = "trainingprofiles";
@@ -40,13 +30,14 @@ PermissionDesk::~PermissionDesk() {
   for (const auto& [call, open] : open_) client_->Cancel(call);
 }
 
-PermissionDesk::Answer PermissionDesk::Ask(const TrainingJob& job, const std::string& key, Instant now) {
-  if (job.requester.empty()) {
+PermissionDesk::Answer PermissionDesk::Ask(const TrainingJob& job, const std::string& key, bool stamped,
+                                           Instant now) {
+  if (!stamped || job.requester.empty()) {
     return {Permission::kDenied, false,
-            "the job has no annotation " + std::string(kRequesterAnnotation) +
-                ", which the operator's webhook stamps: apply "
-                "deploy/kubernetes/admission-webhook, or start the operator with "
-                "--permission admission where an admission policy asks for it"};
+            "the job lacks the stamp of the operator's webhook, the annotations " +
+                std::string(kRequesterAnnotation) + " and " + std::string(kProofAnnotation) +
+                ", or was stamped as another one: apply deploy/kubernetes/admission-webhook and create it "
+                "again, or start the operator with --permission admission where an admission policy asks"};
   }
   const api::AccessQuestion question = QuestionOf(job);
   if (const auto known = cache_.Find(question, now))

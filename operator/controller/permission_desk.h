@@ -25,8 +25,8 @@ class PermissionDesk {
   PermissionDesk(const PermissionDesk&) = delete;
   PermissionDesk& operator=(const PermissionDesk&) = delete;
 
-  // kUnknown without `asks`: the last question had no answer.
-  Answer Ask(const TrainingJob& job, const std::string& key, Instant now);
+  // kUnknown without `asks`: the last question had no answer. stamped: HasProof.
+  Answer Ask(const TrainingJob& job, const std::string& key, bool stamped, Instant now);
   // nullopt: not of this desk. Else the jobs that waited for it.
   std::optional<std::set<std::string>> Take(const api::RestEvent& event, Instant now);
 
@@ -48,8 +48,6 @@ class PermissionDesk {
   uint64_t reviews_ = 0;
 };
 
-// Of a job that an older webhook has stamped, with the name alone: the groups of a service account follow
-// from that, those of people are not known.
 api::AccessQuestion QuestionOf(const TrainingJob& job);
 
 }  // namespace longhaul::kube

@@ -1,12 +1,9 @@
 #include "operator/controller/secrets.h"
 
 #include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <openssl/rand.h>
 
-#include <vector>
-
-#include "base/bytes.h"
+#include "operator/resource/stamp.h"
 
 namespace longhaul::kube {
 namespace {
@@ -43,12 +40,7 @@ Result<std::string> SecretEntry(const Json& secret, std::string_view entry) {
 }
 
 std::string JobKey(std::string_view operator_key, std::string_view job_uid) {
-  std::vector<uint8_t> mac(EVP_MAX_MD_SIZE);
-  unsigned size = 0;
-  HMAC(EVP_sha256(), operator_key.data(), static_cast<int>(operator_key.size()),
-       reinterpret_cast<const unsigned char*>(job_uid.data()), job_uid.size(), mac.data(), &size);
-  mac.resize(size);
-  return HexOf(mac);
+  return Hmac(operator_key, job_uid);
 }
 
 void OperatorKey::Run(Instant now) {

@@ -14,7 +14,7 @@ inline constexpr size_t kOperatorKeyBytes = 32;
 // An entry of a Secret's `data`, which is base64. Errors: kNotFound, kInvalidArgument.
 Result<std::string> SecretEntry(const Json& secret, std::string_view entry);
 
-// 64 hexadecimal digits: HMAC-SHA256 (RFC 2104) of the job's uid. The same key at every call, so that a
+// 64 hexadecimal digits: an HMAC of the job's uid. The same key at every call, so that a
 // Secret that is lost, or the one of another site, is made again as it was.
 std::string JobKey(std::string_view operator_key, std::string_view job_uid);
 
@@ -37,6 +37,7 @@ class OperatorKey {
   bool known() const { return !key_.empty(); }
   // REQUIRES: known().
   std::string KeyOf(std::string_view job_uid) const { return JobKey(key_, job_uid); }
+  const std::string& key() const { return key_; }  // kOperatorKeyBytes, "" while it is not known
   // Why it is not known; "" at first.
   const std::string& trouble() const { return trouble_; }
 

@@ -22,9 +22,11 @@ namespace longhaul {
 namespace kube {
 
 inline constexpr std::string_view kApiVersion = "longhaul.dev/v1alpha1";
-// A webhook stamps them: the user that made the job, and what else is known of it (requester.h).
+// A webhook stamps them: the user that made the job, what else is known of it (requester.h), and that this is
+// so (stamp.h).
 inline constexpr std::string_view kRequesterAnnotation = "longhaul.dev/requester";
 inline constexpr std::string_view kIdentityAnnotation = "longhaul.dev/requester-identity";
+inline constexpr std::string_view kProofAnnotation = "longhaul.dev/requester-proof";
 inline constexpr std::string_view kFinalizer = "longhaul.dev/remote-sites";
 
 // How GPUs are dealt out to nodes; whether what nodes have is said by the profile, or seen in the cluster;

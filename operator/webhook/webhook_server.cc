@@ -186,6 +186,10 @@ WebhookServer::WebhookServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 WebhookServer::~WebhookServer() = default;
 const Address& WebhookServer::address() const { return impl_->address; }
 
+void WebhookServer::SetKey(std::string key) {
+  asio::post(impl_->io, [impl = impl_.get(), key = std::move(key)] { impl->admission.SetKey(key); });
+}
+
 WebhookState WebhookServer::state() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->published;

@@ -96,6 +96,8 @@ class WebhookServer {
   WebhookServer& operator=(const WebhookServer&) = delete;
 
   const Address& address() const;
+  // Admission::SetKey. Any thread.
+  void SetKey(std::string key);
   // Any thread; as it was some 100 ms ago at most.
   WebhookState state() const;
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "operator/resource/requester.h"
+#include "operator/resource/stamp.h"
 #include "operator/resource/training_job.h"
 #include "operator/webhook/core/admission.h"
 #include "tests/fuzz/input.h"
@@ -64,6 +65,8 @@ std::string Body(FuzzInput* in) {
   return kube::Dump(review);
 }
 
+constexpr const char* kKey = "the operator's key of 32 bytes..";
+
 Json Patched(const Json& object, const Json& response) {
   const std::string text = response["patch"];
   std::string bytes(text.size() + 1, '\0');
@@ -92,9 +95,14 @@ void CheckStamp(const std::string& body, const Json& response) {
     FUZZ_REQUIRE(identity.size() <= kube::kMostIdentityBytes);
     FUZZ_REQUIRE(kube::IdentityText(kube::ParseIdentity(identity)) == identity);
     FUZZ_REQUIRE(kube::ParseIdentity(identity).groups == kube::ReadIdentity(user)->groups);
+    FUZZ_REQUIRE(stamp(after, kube::kProofAnnotation) ==
+                 kube::RequesterProof(kKey, kube::TextAt(review, {"request", "namespace"}),
+                                      kube::TextAt(user, {"username"}), identity,
+                                      kube::At(object, {"spec"})));
   } else {
     const Json& before = kube::At(review, {"request", "oldObject"});
-    for (const std::string_view annotation : {kube::kRequesterAnnotation, kube::kIdentityAnnotation})
+    for (const std::string_view annotation :
+         {kube::kRequesterAnnotation, kube::kIdentityAnnotation, kube::kProofAnnotation})
       FUZZ_REQUIRE(stamp(after, annotation) == stamp(before, annotation));
   }
 }
@@ -110,6 +118,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return which == 2 ? Result<bool>(Status(StatusCode::kUnavailable, "away")) : Result<bool>(which == 1);
   };
   Admission admission;
+  admission.SetKey(kKey);
   admission.OnReview(1, hook, body, Instant());
   bool asked_name = false, asked_permission = false;
   while (const auto question = admission.NextQuestion()) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "operator/resource/requester.h"
+#include "operator/resource/stamp.h"
 #include "operator/resource/training_job.h"
 #include "proto/utf8.h"
 
@@ -89,9 +90,10 @@ struct Stamp {
   std::string_view annotation;
   const char* path;
 };
-constexpr std::array<Stamp, 2> kStamps = {
+constexpr std::array<Stamp, 3> kStamps = {
     {{kRequesterAnnotation, "/metadata/annotations/longhaul.dev~1requester"},
-     {kIdentityAnnotation, "/metadata/annotations/longhaul.dev~1requester-identity"}}};
+     {kIdentityAnnotation, "/metadata/annotations/longhaul.dev~1requester-identity"},
+     {kProofAnnotation, "/metadata/annotations/longhaul.dev~1requester-proof"}}};
 using Stamped = std::array<Json, kStamps.size()>;  // null: it is not there
 
 Stamped StampedOn(const Json& object) {
@@ -160,7 +162,10 @@ struct Admission::Request {
   Status too_large;  // why the identity cannot be kept
   bool of_subresource = false;
 
-  Stamped stamps() const { return {user, IdentityText(identity)}; }
+  Stamped stamps(const std::string& key) const {
+    const std::string known = IdentityText(identity);
+    return {user, known, RequesterProof(key, name_space, user, known, kube::At(At("object"), {"spec"}))};
+  }
 
   const Json& At(std::string_view key) const { return kube::At(review, {"request", key}); }
 };
@@ -219,6 +224,10 @@ void Admission::OnReview(ReviewId id, Hook hook, std::string_view body, Instant 
   }
   const bool changes = request.operation == "CREATE" || request.operation == "UPDATE";
   if (!changes || request.of_subresource) return Allow(id, request.uid);
+  if (request.operation == "CREATE" && key_.empty()) {
+    return Deny(id, request.uid, kUnavailable,
+                "the operator has not read its key yet: try again; its /readyz says what is in the way");
+  }
   if (request.operation == "CREATE" && !request.too_large.ok())
     return Deny(id, request.uid, kForbidden, Shown(request.user) + " " + request.too_large.message());
   if (hook == Hook::kMutate) return Mutate(id, request);
@@ -228,7 +237,7 @@ void Admission::OnReview(ReviewId id, Hook hook, std::string_view body, Instant 
 
 void Admission::Mutate(ReviewId id, const Request& request) {
   const bool created = request.operation == "CREATE";
-  const Stamped wanted = created ? request.stamps() : StampedOn(request.At("oldObject"));
+  const Stamped wanted = created ? request.stamps(key_) : StampedOn(request.At("oldObject"));
   const Json patch = StampPatch(request.At("object"), wanted);
   Allow(id, request.uid, patch.empty() ? "" : kube::Dump(patch));
 }
@@ -256,7 +265,7 @@ void Admission::ValidateCreate(ReviewId id, const Request& request, Instant now)
   waiting.name_space = request.name_space;
   waiting.rules = kube::CheckCreate(object);
   waiting.rules_code = kUnprocessable;
-  const Stamped is = StampedOn(object), right = request.stamps();
+  const Stamped is = StampedOn(object), right = request.stamps(key_);
   for (size_t i = 0; waiting.rules.ok() && i < kStamps.size(); ++i) {
     if (is[i].is_null() || is[i] == right[i]) continue;
     waiting.rules_code = kForbidden;

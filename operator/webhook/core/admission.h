@@ -1,7 +1,8 @@
 // What the admission webhooks of training jobs decide: an AdmissionReview in, an AdmissionReview out.
 //
 //   /mutate     stamps the requester: the annotations longhaul.dev/requester and longhaul.dev/requester-identity
-//               are the user that creates the job, whatever they were, and later stay what they were.
+//               are the user that creates the job, whatever they were, and later stay what they were; so does
+//               longhaul.dev/requester-proof, by which the operator knows its own stamp.
 //   /validate   of a new job, in this order:
 //                 1. its name: a name that exists is refused before anything else is asked (requirement S5);
 //                 2. every rule of operator/resource (CheckCreate), and the requester;
@@ -24,6 +25,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/instant.h"
 #include "longhaul/stats.h"
@@ -101,6 +103,9 @@ class Admission {
   explicit Admission(const AdmissionOptions& options = {})
       : options_(options), permissions_(options.permissions) {}
 
+  // The operator's key, of which proofs are made. No job is created before it is there.
+  void SetKey(std::string key) { key_ = std::move(key); }
+
   // A request came. REQUIRES: no review with this id waits. Exactly one answer comes for it, unless it is
   // forgotten.
   void OnReview(ReviewId id, Hook hook, std::string_view body, Instant now);
@@ -146,6 +151,7 @@ class Admission {
   void Deny(ReviewId id, const std::string& uid, int code, const std::string& message);
 
   const AdmissionOptions options_;
+  std::string key_;
   api::PermissionCache permissions_;
   std::map<ReviewId, Waiting> waiting_;
   std::deque<Question> questions_;

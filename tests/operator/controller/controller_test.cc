@@ -18,6 +18,7 @@
 #include "operator/controller/operator_loop.h"
 #include "operator/reconcile/objects.h"
 #include "operator/reconcile/pods.h"
+#include "operator/resource/stamp.h"
 #include "operator/resource/timestamps.h"
 #include "tests/operator/controller/model_api_server.h"
 #include "tests/operator/model_cluster.h"
@@ -65,6 +66,27 @@ struct Home {
     options.controller.informer.first_back_off = milliseconds(10);
     options.controller.informer.longest_back_off = milliseconds(100);
     options.controller.sites.informer = options.controller.informer;
+  }
+
+  // As the webhook stamps it.
+  void Submit(Json job) {
+    if (const Json& who = At(job, {"metadata", "annotations", kRequesterAnnotation}); who.is_string()) {
+      Json& annotations = job["metadata"]["annotations"];
+      annotations[std::string(kProofAnnotation)] = RequesterProof(
+          Key(), "team", who.get<std::string>(), TextAt(annotations, {kIdentityAnnotation}), job["spec"]);
+    }
+    server.Create("trainingjobs", job);
+  }
+  // The operator's, which it makes where there is none.
+  std::string Key() {
+    if (work == nullptr && !server.Get("secrets", "longhaul-system/longhaul-operator-key")) {
+      server.Create("secrets",
+                    {{"metadata", {{"name", "longhaul-operator-key"}, {"namespace", "longhaul-system"}}},
+                     {"data", {{"operator.key", "a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2U="}}}});
+    }
+    const auto key = SecretEntry(
+        server.Get("secrets", "longhaul-system/longhaul-operator-key").value_or(Json()), "operator.key");
+    return key.ok() ? *key : "";
   }
 
   std::unique_ptr<Operator> Make() {
@@ -132,7 +154,7 @@ int64_t GpusOf(const Json& pod) {
 
 TEST(S7S9S10S11Controller, FifteenGpusBecomeTwoPodsThatRunAndSucceed) {
   Home home;
-  home.server.Create("trainingjobs", Job());
+  home.Submit(Job());
   home.Start();
   ASSERT_TRUE(home.Until([&] { return home.server.Workers().size() == 2; }));
   EXPECT_EQ(GpusOf(*home.server.Get("pods", "team/resnet-node-0")), 10);
@@ -177,7 +199,7 @@ TEST(S7S9S10S11Controller, FifteenGpusBecomeTwoPodsThatRunAndSucceed) {
 
 TEST(S14Controller, TheCleanPolicyNoneLeavesThePods) {
   Home home("None");
-  home.server.Create("trainingjobs", Job());
+  home.Submit(Job());
   home.Start();
   ASSERT_TRUE(home.UntilClean());
   EXPECT_EQ(home.server.Workers().size(), 2u);
@@ -185,7 +207,7 @@ TEST(S14Controller, TheCleanPolicyNoneLeavesThePods) {
 
 TEST(S6Controller, AUserWithoutUseIsRefusedAndTheSecondTimeIsFromTheCache) {
   Home home;
-  home.server.Create("trainingjobs", Job("of-eve", "eve"));
+  home.Submit(Job("of-eve", "eve"));
   home.Start();
   ASSERT_TRUE(home.Until([&] { return home.status("of-eve").phase == Phase::kFailed; }));
   EXPECT_EQ(home.status("of-eve").reason, "Unauthorized");
@@ -193,11 +215,11 @@ TEST(S6Controller, AUserWithoutUseIsRefusedAndTheSecondTimeIsFromTheCache) {
   EXPECT_TRUE(home.server.All("pods").empty());
   EXPECT_EQ(home.server.reviews(), 1);
 
-  home.server.Create("trainingjobs", Job("first"));
+  home.Submit(Job("first"));
   ASSERT_TRUE(home.Until([&] { return home.status("first").IsTrue("Authorized"); }));
   EXPECT_EQ(home.server.reviews(), 2);
-  home.server.Create("trainingjobs", Job("second"));
-  home.server.Create("trainingjobs", Job("again-of-eve", "eve"));
+  home.Submit(Job("second"));
+  home.Submit(Job("again-of-eve", "eve"));
   ASSERT_TRUE(home.Until([&] {
     return home.status("second").IsTrue("Authorized") && home.status("again-of-eve").phase == Phase::kFailed;
   }));
@@ -206,18 +228,54 @@ TEST(S6Controller, AUserWithoutUseIsRefusedAndTheSecondTimeIsFromTheCache) {
   // A role that is bound to a group.
   Json grace = Job("of-grace", "grace");
   grace["metadata"]["annotations"][std::string(kIdentityAnnotation)] = R"({"groups":["vision"]})";
-  home.server.Create("trainingjobs", grace);
+  home.Submit(grace);
   ASSERT_TRUE(home.Until([&] { return home.status("of-grace").IsTrue("Authorized"); }));
   EXPECT_EQ(home.server.reviews(), 3);
-  home.server.Create("trainingjobs", Job("of-grace-alone", "grace"));
+  home.Submit(Job("of-grace-alone", "grace"));
   ASSERT_TRUE(home.Until([&] { return home.status("of-grace-alone").phase == Phase::kFailed; }));
   EXPECT_EQ(home.server.reviews(), 4) << "the same name in other groups is another question";
 
   Json unknown = Job("of-none");
   unknown["metadata"].erase("annotations");
-  home.server.Create("trainingjobs", unknown);
+  home.Submit(unknown);
   ASSERT_TRUE(home.Until([&] { return home.status("of-none").phase == Phase::kFailed; }));
   EXPECT_NE(home.status("of-none").message.find("--permission admission"), std::string::npos);
+
+  // Without the webhook any name may stand there, and the stamp of another job: none of it is believed.
+  Json forged = Job("forged"), script = home.job("first");
+  home.server.Create("trainingjobs", forged);
+  script["metadata"] = {
+      {"name", "script"}, {"namespace", "team"}, {"annotations", script["metadata"]["annotations"]}};
+  script["spec"]["script"]["inline"] = "#!/bin/sh\ncurl evil";
+  script.erase("status");
+  home.server.Create("trainingjobs", script);
+  for (const char* name : {"forged", "script"}) {
+    ASSERT_TRUE(home.Until([&] { return home.status(name).phase == Phase::kFailed; }));
+    EXPECT_NE(home.status(name).message.find("lacks the stamp of the operator's webhook"), std::string::npos);
+  }
+  EXPECT_EQ(home.server.reviews(), 4);
+}
+
+TEST(S6Controller, WebhooksGetTheKeyThatTheOperatorMakesAlsoWithoutTheLease) {
+  Home home;
+  home.server.Create("leases",
+                     {{"metadata", {{"name", "longhaul-operator"}, {"namespace", "longhaul-system"}}},
+                      {"spec",
+                       {{"holderIdentity", "another"},
+                        {"leaseDurationSeconds", 3600},
+                        {"renewTime", "2026-01-01T00:00:00.000000Z"}}}});
+  home.options.elect = true;
+  home.options.lease.name_space = "longhaul-system";
+  home.options.lease.name = "longhaul-operator";
+  home.options.lease.identity = "one";
+  std::vector<std::string> keys;
+  home.options.on_key = [&](const std::string& key) { keys.push_back(key); };
+  home.Start();
+  EXPECT_EQ(home.work->report().not_ready, "reads the operator's key");
+  ASSERT_TRUE(home.Until([&] { return home.work->report().not_ready.empty() && !keys.empty(); }));
+  EXPECT_FALSE(home.work->report().leads);
+  EXPECT_EQ(keys, std::vector<std::string>{home.Key()});
+  EXPECT_EQ(keys[0].size(), kOperatorKeyBytes);
 }
 
 TEST(S16Controller, AnApiServerThatRestartsForgetsAndFailsChangesNothing) {
@@ -226,7 +284,7 @@ TEST(S16Controller, AnApiServerThatRestartsForgetsAndFailsChangesNothing) {
   SCOPED_TRACE(testing::Message() << "LONGHAUL_SEED=" << seed);
   Random random(seed);
   Home home;
-  home.server.Create("trainingjobs", Job());
+  home.Submit(Job());
   home.server.Fail(0.15, seed);
   home.Start();
   auto next = Clock::now();
@@ -256,7 +314,7 @@ TEST(S16Controller, KilledAtRandomPointsItDoublesNoPodAndReachesTheSameEnd) {
     SCOPED_TRACE(testing::Message() << "LONGHAUL_SEED=" << seed);
     Random random(seed);
     Home home;
-    home.server.Create("trainingjobs", Job());
+    home.Submit(Job());
     const auto begun = Clock::now();
     while (!home.status().IsTrue("CleanedUp")) {
       ASSERT_LT(Clock::now() - begun, kLong) << Dump(home.job()["status"]);
@@ -290,7 +348,7 @@ TEST(S5Controller, ANameThatIsAnothersIsSaidAndNotTaken) {
   Home home;
   home.server.Create(
       "configmaps", {{"metadata", {{"name", "resnet-plan"}, {"namespace", "team"}}}, {"data", {{"a", "b"}}}});
-  home.server.Create("trainingjobs", Job());
+  home.Submit(Job());
   home.Start();
   ASSERT_TRUE(home.Until([&] { return !home.server.said("NameTaken").empty(); }));
   EXPECT_NE(home.server.said("NameTaken")[0].find("ConfigMap resnet-plan"), std::string::npos);
@@ -303,7 +361,7 @@ TEST(S5Controller, ANameThatIsAnothersIsSaidAndNotTaken) {
 
 TEST(S15Controller, ANodeThatFailsIsCountedOnceAndRetried) {
   Home home;
-  home.server.Create("trainingjobs", Job());
+  home.Submit(Job());
   home.Start();
   ASSERT_TRUE(home.Until([&] {
     if (home.status().phase != Phase::kRunning) home.Kubelets();
@@ -323,7 +381,7 @@ TEST(S10Controller, AScriptOfAConfigMapIsReadWhenItIsThere) {
   Home home;
   Json job = Job();
   job["spec"]["script"] = {{"configMapRef", {{"name", "script"}, {"key", "train.py"}}}};
-  home.server.Create("trainingjobs", job);
+  home.Submit(job);
   home.Start();
   ASSERT_TRUE(home.Until([&] {
     const JobStatus status = home.status();
@@ -354,7 +412,7 @@ TEST(S9Controller, WhatMachinesHaveFreeIsDiscovered) {
   Json job = Job();
   job["spec"]["allocation"] = {{"capacity", "Discovered"}};
   job["spec"]["totalGPUs"] = 12;
-  home.server.Create("trainingjobs", job);
+  home.Submit(job);
   home.Start();
   ASSERT_TRUE(home.Until([&] { return home.server.Workers().size() == 2; })) << Dump(home.job()["status"]);
   EXPECT_EQ(home.plan().nodes[0].gpus, 8);
@@ -389,7 +447,7 @@ TEST(S16Controller, ALeaseThatIsGivenUpOrRunsOutIsTakenOver) {
   home.work.reset();  // killed: nothing is given up
   home.options.lease.identity = "three";
   home.Start();
-  home.server.Create("trainingjobs", Job());
+  home.Submit(Job());
   ASSERT_TRUE(home.UntilClean());
   EXPECT_EQ(home.work->report().lease.acquired, 1u);
   EXPECT_EQ(home.status().phase, Phase::kSucceeded);
@@ -409,7 +467,7 @@ TEST(S16Controller, WithoutItsLeaseItWritesNothing) {
     (*lease)["spec"]["renewTime"] = other + "1Z";
   });
   ASSERT_TRUE(home.Until([&] { return !home.work->report().leads; }));
-  home.server.Create("trainingjobs", Job());
+  home.Submit(Job());
   int renewals = 1;
   const auto begun = Clock::now();
   ASSERT_TRUE(home.Until([&] {
@@ -426,7 +484,7 @@ TEST(S16Controller, AKeyThatWasTamperedWithIsSaidAndNotReplaced) {
   const Json secret = {{"metadata", {{"name", "longhaul-operator-key"}, {"namespace", "longhaul-system"}}},
                        {"data", {{"operator.key", "bG9uZw=="}}}};
   home.server.Create("secrets", secret);
-  home.server.Create("trainingjobs", Job());
+  home.Submit(Job());
   home.Start();
   ASSERT_TRUE(home.Until([&] {
     return home.work->report().not_ready.find("is not as the operator made it: its key has 4 bytes") !=
@@ -490,7 +548,7 @@ struct TwoSites : Home {
 TEST(S16Sites, OneJobOverTwoApiServersSucceedsAndItsAnchorGoesWithIt) {
   TwoSites both;
   both.server.Create("secrets", both.Kubeconfig("token: abc"));
-  both.server.Create("trainingjobs", both.SitesJob());
+  both.Submit(both.SitesJob());
   both.Start();
   ASSERT_TRUE(both.UntilBoth([&] { return both.there.made().size() == 1; })) << Dump(both.job()["status"]);
   EXPECT_TRUE(both.there.Get("configmaps", "team/resnet-plan"));
@@ -511,7 +569,7 @@ TEST(S16Sites, OneJobOverTwoApiServersSucceedsAndItsAnchorGoesWithIt) {
 
 TEST(S16Sites, ASecretThatCannotBeReadIsNamedInACondition) {
   TwoSites both;
-  both.server.Create("trainingjobs", both.SitesJob());
+  both.Submit(both.SitesJob());
   both.Start();
   ASSERT_TRUE(both.UntilBoth([&] { return !both.Degraded().empty(); })) << Dump(both.job()["status"]);
   EXPECT_NE(both.Degraded().find("site frankfurt does not answer"), std::string::npos) << both.Degraded();
@@ -522,7 +580,7 @@ TEST(S16Sites, AKubeconfigThatWouldSendTheOperatorsOwnTokenIsRefused) {
   TwoSites both;
   both.server.Create("secrets",
                      both.Kubeconfig("tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token"));
-  both.server.Create("trainingjobs", both.SitesJob());
+  both.Submit(both.SitesJob());
   both.Start();
   ASSERT_TRUE(both.UntilBoth([&] { return !both.Degraded().empty(); }));
   EXPECT_NE(both.Degraded().find("it names files"), std::string::npos) << both.Degraded();
@@ -532,7 +590,7 @@ TEST(S16Sites, AKubeconfigThatWouldSendTheOperatorsOwnTokenIsRefused) {
 TEST(S16Sites, WhatOneClusterRefusesKeepsNoOtherFromItsPods) {
   TwoSites both;
   both.server.Create("secrets", both.Kubeconfig("token: abc"));
-  both.server.Create("trainingjobs", both.SitesJob());
+  both.Submit(both.SitesJob());
   both.there.Forbid("POST configmaps");  // of which the anchor there is the first
   both.Start();
   ASSERT_TRUE(both.UntilBoth([&] { return both.server.made()["team/resnet-node-0"] == 1; }))
@@ -557,7 +615,7 @@ TEST(S16Sites, WhatOneClusterRefusesKeepsNoOtherFromItsPods) {
 TEST(S16Sites, WithoutItsStatusNothingOfADecisionIsDoneInAnyCluster) {
   TwoSites both;
   both.server.Create("secrets", both.Kubeconfig("token: abc"));
-  both.server.Create("trainingjobs", both.SitesJob());
+  both.Submit(both.SitesJob());
   both.Start();
   ASSERT_TRUE(both.Until([&] { return !both.status().plan_hash.empty(); }));
   both.work.reset();
@@ -581,7 +639,7 @@ TEST(Controller, AThousandJobsAreReconciledSoon) {
   const char* given = std::getenv("LONGHAUL_JOBS");
   const size_t count = given != nullptr ? std::stoul(given) : 1000 / LONGHAUL_SLOWNESS;
   Home home;
-  for (size_t i = 0; i < count; ++i) home.server.Create("trainingjobs", Job("job-" + std::to_string(i)));
+  for (size_t i = 0; i < count; ++i) home.Submit(Job("job-" + std::to_string(i)));
   const auto begun = Clock::now();
   home.Start();
   // Kubelets and controllers beside it: its times are its own.

@@ -157,8 +157,7 @@ TEST(S9FreeGpus, WhatPodsAskForIsTakenAndMachinesThatRefuseThemDoNotCount) {
 }
 
 TEST(Progress, RoundsAreReadFromThePage) {
-  EXPECT_EQ(ParseRound("# HELP longhaul_server_rounds_total x\nlonghaul_server_rounds_total 17\n"),
-            17);
+  EXPECT_EQ(ParseRound("# HELP longhaul_server_rounds_total x\nlonghaul_server_rounds_total 17\n"), 17);
   EXPECT_EQ(ParseRound("longhaul_server_rounds_total{job=\"a\"} 3\n"
                        "longhaul_server_checkpoint_rounds{job=\"a\"} 1200\n"),
             1200);
@@ -166,16 +165,6 @@ TEST(Progress, RoundsAreReadFromThePage) {
   EXPECT_FALSE(ParseRound("longhaul_server_rounds_total_of_others 17\n"));
   EXPECT_FALSE(ParseRound("longhaul_server_rounds_total{"));
   EXPECT_FALSE(ParseRound("longhaul_server_rounds_total nan"));
-}
-
-TEST(S6Question, ServiceAccountsAreAskedForWithTheirGroups) {
-  TrainingJob job;
-  job.requester = "system:serviceaccount:team:ci";
-  job.name_space = "team";
-  const api::AccessQuestion question = QuestionOf(job);
-  EXPECT_EQ(question.groups, (std::vector<std::string>{"system:authenticated", "system:serviceaccounts",
-                                                       "system:serviceaccounts:team"}));
-  EXPECT_EQ(question.name, "") << "a configuration in the job takes all profiles";
 }
 
 TEST(S6Question, PeopleAreAskedForWithWhatTheWebhookHasStamped) {
@@ -186,6 +175,7 @@ TEST(S6Question, PeopleAreAskedForWithWhatTheWebhookHasStamped) {
   const api::AccessQuestion question = QuestionOf(job);
   EXPECT_EQ(question.groups, (std::vector<std::string>{"system:authenticated", "vision"}));
   EXPECT_EQ(question.uid, "u-1");
+  EXPECT_EQ(question.name, "") << "a configuration in the job takes all profiles";
   EXPECT_EQ(question.extra.at("example.org/scope"), std::vector<std::string>{"train"});
   // What no webhook has stamped gives nothing, not even what a name alone gives.
   for (const std::string& text : {std::string("{"), std::string(R"({"groups":"vision"})"),

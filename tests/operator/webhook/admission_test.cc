@@ -15,6 +15,7 @@ using ::testing::HasSubstr;
 
 class AdmissionTest : public ::testing::Test {
  protected:
+  AdmissionTest() { admission_.SetKey(kKey); }
   void Send(Hook hook, const Json& review, ReviewId id = 1) {
     admission_.OnReview(id, hook, review.dump(), now_);
   }
@@ -262,7 +263,10 @@ TEST_F(AdmissionTest, TheRequesterIsStampedWhateverItWas) {
            {{"op", "add"}, {"path", "/metadata/annotations/longhaul.dev~1requester"}, {"value", "alice"}},
            {{"op", "add"},
             {"path", "/metadata/annotations/longhaul.dev~1requester-identity"},
-            {"value", R"({"groups":["system:authenticated","team"]})"}}}));
+            {"value", R"({"groups":["system:authenticated","team"]})"}},
+           {{"op", "add"},
+            {"path", "/metadata/annotations/longhaul.dev~1requester-proof"},
+            {"value", Stamped(Job(), "alice")["metadata"]["annotations"]["longhaul.dev/requester-proof"]}}}));
   EXPECT_EQ(Job().patch(PatchOf(review_)), Stamped(Job(), "alice"));
   const Json forged = Stamped(Job(), "root");
   Send(Hook::kMutate, Review("CREATE", forged));
@@ -291,7 +295,39 @@ TEST_F(AdmissionTest, TheRequesterStaysWhichUserEverChangesTheJob) {
   EXPECT_TRUE(
       PatchOf(review_) ==
       Json::array({{{"op", "remove"}, {"path", "/metadata/annotations/longhaul.dev~1requester"}},
-                   {{"op", "remove"}, {"path", "/metadata/annotations/longhaul.dev~1requester-identity"}}}));
+                   {{"op", "remove"}, {"path", "/metadata/annotations/longhaul.dev~1requester-identity"}},
+                   {{"op", "remove"}, {"path", "/metadata/annotations/longhaul.dev~1requester-proof"}}}));
+}
+
+TEST_F(AdmissionTest, S6TheProofIsOfOneUserAndOneSpecAndOneNamespace) {
+  const Json stamped = Stamped(Job(), "alice");
+  EXPECT_TRUE(HasProof(kKey, stamped));
+  EXPECT_FALSE(HasProof(std::string(32, 'x'), stamped));
+  EXPECT_FALSE(HasProof(kKey, Job()));
+  for (const char* path : {"/metadata/annotations/longhaul.dev~1requester",
+                           "/metadata/annotations/longhaul.dev~1requester-identity",
+                           "/metadata/annotations/longhaul.dev~1requester-proof", "/metadata/namespace",
+                           "/spec/profileRef/name", "/spec/image", "/spec/script/inline"}) {
+    Json other = stamped;
+    other[Json::json_pointer(path)] = "another";
+    EXPECT_FALSE(HasProof(kKey, other)) << path;
+  }
+  Json later = stamped;  // what may change
+  later["spec"]["runPolicy"] = {{"suspend", true}};
+  later["spec"]["elastic"] = {{"minNodes", 2}};
+  EXPECT_TRUE(HasProof(kKey, later));
+}
+
+TEST_F(AdmissionTest, BeforeTheOperatorHasItsKeyNoJobIsCreated) {
+  admission_.SetKey("");
+  for (const Hook hook : {Hook::kMutate, Hook::kValidate}) {
+    Send(hook, Review("CREATE", Job()));
+    const Json response = Response();
+    EXPECT_EQ(Code(response), 503);
+    EXPECT_THAT(Message(response), HasSubstr("has not read its key yet: try again"));
+  }
+  Send(Hook::kMutate, Review("UPDATE", Stamped(Job(), "alice"), Stamped(Job(), "alice")));
+  EXPECT_EQ(Response()["allowed"], true);
 }
 
 TEST_F(AdmissionTest, WithoutTheStampARequesterIsStillNotForged) {

@@ -7,6 +7,7 @@
 #include <openssl/evp.h>
 
 #include "operator/api/core/api_result.h"
+#include "operator/resource/stamp.h"
 
 namespace longhaul::kube::webhook {
 
@@ -30,11 +31,15 @@ inline Json InlineJob(const std::string& name = "small") {
   return job;
 }
 
+inline const std::string kKey(32, 'k');  // the operator's
+
 // As the user of Review.
 inline Json Stamped(Json job, const std::string& requester,
                     const std::string& identity = R"({"groups":["system:authenticated","team"]})") {
   job["metadata"]["annotations"]["longhaul.dev/requester"] = requester;
   job["metadata"]["annotations"]["longhaul.dev/requester-identity"] = identity;
+  job["metadata"]["annotations"]["longhaul.dev/requester-proof"] =
+      RequesterProof(kKey, "training", requester, identity, job["spec"]);
   return job;
 }
 

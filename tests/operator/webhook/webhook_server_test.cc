@@ -153,6 +153,8 @@ class WebhookTest : public ::testing::Test {
       const Json review = Json::parse(request.body, nullptr, false);
       const bool allowed = TextAt(review, {"spec", "user"}) == "alice";
       peer.Answer(201, Json({{"status", {{"allowed", allowed}}}}).dump());
+    } else if (request.target.ends_with("/longhaul-operator-key")) {
+      peer.Answer(200, R"({"data":{"operator.key":"a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2U="}})");
     } else if (request.target.ends_with("/taken")) {
       peer.Answer(200, R"({"kind":"TrainingJob"})");
     } else {
@@ -174,6 +176,7 @@ class WebhookTest : public ::testing::Test {
     auto opened = WebhookServer::Open(options, access, {}, Random(1));
     ASSERT_TRUE(opened.ok()) << opened.status().message();
     server_ = std::move(*opened);
+    server_->SetKey(kKey);
   }
   std::unique_ptr<TlsClient> Connect() {
     return std::make_unique<TlsClient>(server_->address().port, ca_.Certificate());
