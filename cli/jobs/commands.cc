@@ -114,10 +114,10 @@ class Watcher {
   }
   void Show(const kube::JobStatus& status) {
     kube::JobStatus without_round = status;
-    without_round.progress.reset();
+    without_round.round.reset();
     const std::string state = JobProgress(without_round);
     const bool news = state != state_;
-    if (!news && (!status.progress || udp::Now() - shown_ < kRoundsEvery)) return;
+    if (!news && (!status.round || udp::Now() - shown_ < kRoundsEvery)) return;
     state_ = state;
     shown_ = udp::Now();
     (void)Write(request_.name + ": " + JobProgress(status) + "\n");

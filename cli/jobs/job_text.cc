@@ -124,7 +124,7 @@ std::string JobTable(const std::vector<json>& jobs, bool all_namespaces, Instant
 std::string JobProgress(const kube::JobStatus& status) {
   std::string text(NameOf(status.phase));
   if (!status.ready_nodes.empty()) text += ", " + Cell(status.ready_nodes) + " nodes ready";
-  if (status.progress) text += ", round " + std::to_string(status.progress->round);
+  if (status.round) text += ", round " + std::to_string(*status.round);
   if (!status.reason.empty()) text += ", " + Cell(status.reason);
   if (!status.message.empty()) text += ": " + wire::Printable(status.message, kMessageBytes);
   return text;

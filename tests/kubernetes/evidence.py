@@ -2,7 +2,7 @@
 """What the tiers T2 (a real control plane) and T3 (a real kubelet) have measured, under docs/results, and whether it still holds.
 
     LONGHAUL_WRITE_RESULTS=1 pytest tests/kubernetes/test_operator.py      # writes docs/results/kubernetes_t2.json
-    evidence.py check                                                      # names every file that is older than the sources
+    evidence.py check                                                      # names every file that is missing, or older than the sources
 
 Not every machine can run these tiers. Their results are committed therefore, each with a digest of the operator's sources, of what
 is applied to a cluster, and of the tier's tests; a test that runs everywhere fails when one of them has changed since.
@@ -53,10 +53,10 @@ def remedy(tier):
 
 
 def problem(tier, root=ROOT):
-    """In words, None where the result holds. A tier without a file has not claimed anything."""
+    """In words, None where the result holds."""
     path = path_of(tier, root)
     if not path.exists():
-        return None
+        return f"{path.relative_to(root)} is missing: " + remedy(tier)
     if json.loads(path.read_text(encoding="utf-8"))["digest"] == digest(tier, root):
         return None
     return (f"{path.relative_to(root)} is older than the sources that it is about ({', '.join(FOLDERS)}, {', '.join(TIERS[tier])}): "

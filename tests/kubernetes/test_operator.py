@@ -5,6 +5,8 @@ LONGHAUL_SEED=N replays the random points of a run. With LONGHAUL_WRITE_RESULTS=
 """
 import base64
 import contextlib
+import hashlib
+import hmac
 import json
 import os
 import pathlib
@@ -31,6 +33,7 @@ if not (pathlib.Path(os.environ.get("LONGHAUL_PROGRAMS", "/none")) / "longhaul-o
 PROGRAMS = pathlib.Path(os.environ["LONGHAUL_PROGRAMS"]).absolute()
 GROUP = "/apis/longhaul.dev/v1alpha1"
 BEGUN = time.monotonic()
+KEY = os.urandom(32)  # the operator's
 DATASET = pathlib.Path("/usr/share/datasets/fashion-mnist")
 CAN_HAVE_PROCESSES = os.geteuid() == 0 and DATASET.exists()
 
@@ -45,6 +48,8 @@ def install(plane):
     plane.ask("DELETE", "/apis/apps/v1/namespaces/longhaul-system/deployments/longhaul-operator")
     assert eventually(lambda: plane.ask("GET", GROUP + "/trainingjobs")[0] == plane.ask("GET", GROUP + "/trainingprofiles")[0] == 200)
     permit(plane, "alice")
+    key = {"metadata": {"name": "longhaul-operator-key"}, "data": {"operator.key": base64.b64encode(KEY).decode()}}
+    assert plane.ask("POST", "/api/v1/namespaces/longhaul-system/secrets", key)[0] == 201
     return plane
 
 
@@ -128,7 +133,7 @@ def profile(plane, name, **spec):
 
 
 def job(name, profile_name, gpus, script="exit 0", **spec):
-    """As the webhook has stamped it."""
+    """Of alice."""
     return {"apiVersion": "longhaul.dev/v1alpha1", "kind": "TrainingJob",
             "metadata": {"name": name, "annotations": {"longhaul.dev/requester": "alice"}},
             "spec": {"profileRef": {"name": profile_name}, "totalGPUs": gpus, "image": "registry.example/worker",
@@ -139,9 +144,25 @@ def create(plane, thing, user="admin"):
     return plane.ask("POST", GROUP + "/namespaces/training/trainingjobs", thing, user=user)
 
 
+def stamp(plane, thing):
+    """As the operator's webhook does it: of the spec as the API server completes it."""
+    code, whole = plane.ask("POST", GROUP + "/namespaces/training/trainingjobs?dryRun=All", thing)
+    assert code == 201, whole
+    annotations = thing["metadata"]["annotations"]
+
+    def text(value):
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    said = text(["requester", "training", annotations["longhaul.dev/requester"], ""])
+    for field, value in sorted(whole["spec"].items()):
+        if field not in ("runPolicy", "elastic"):
+            said += f"\n{text(field)}:{text(value)}"
+    annotations["longhaul.dev/requester-proof"] = hmac.new(KEY, said.encode(), hashlib.sha256).hexdigest()
+    return thing
+
+
 def submit(plane, *things):
     for thing in things:
-        code, answer = create(plane, thing)
+        code, answer = create(plane, stamp(plane, thing))
         assert code == 201, answer
 
 
@@ -306,6 +327,7 @@ def test_s5_s6_the_name_then_the_permission_which_is_remembered(plane, webhooks)
                           plane.ask("DELETE", f"{GROUP}/namespaces/training/trainingjobs/first")[0] == 0)
         stamped = read(plane, f"{GROUP}/namespaces/training/trainingjobs/first")
         assert stamped["metadata"]["annotations"]["longhaul.dev/requester"] == "alice"
+        assert len(stamped["metadata"]["annotations"]["longhaul.dev/requester-proof"]) == 64
         # bob may have jobs, and use no profile.
         bob = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "bob"}
         binding = {"metadata": {"name": "bob-trains"}, "subjects": [bob],
@@ -372,6 +394,9 @@ def test_what_is_wrong_is_said_with_its_remedy(plane):
     bad["mallory"][0]["metadata"]["annotations"]["longhaul.dev/requester"] = "mallory"
     with Operator(plane), Machines(plane, {"a": 3}):
         submit(plane, *[one for one, _, _ in bad.values()], job("no-profile", "none", 3))
+        # Without the webhook any name may stand there.
+        assert create(plane, job("forged", "small", 3))[0] == 201
+        bad["forged"] = (None, "Unauthorized", ["lacks the stamp", "deploy/kubernetes/admission-webhook"])
         for name, (_, reason, words) in bad.items():
             reaches(plane, name, "Failed")
             said = status(plane, name)
@@ -387,6 +412,12 @@ def test_what_is_wrong_is_said_with_its_remedy(plane):
         assert code == 0 and "Unsplittable" in words
         profile(plane, "none")  # the remedy
         reaches(plane, "no-profile", "Running")
+        code, answer = plane.ask("DELETE", GROUP + "/namespaces/training/trainingprofiles/none")
+        assert code == 200, answer
+        assert eventually(lambda: condition(plane, "no-profile", "Degraded").get("reason") == "ProfileNotFound")
+        assert phase(plane, "no-profile") == "Running"
+        profile(plane, "none")
+        assert eventually(lambda: condition(plane, "no-profile", "Degraded").get("status") == "False")
         figure("messages", mistakes=len(bad) + 1, seen_in="status, condition, Event")
         delete(plane, "no-profile", *bad)
 
@@ -817,7 +848,7 @@ def test_a_thousand_jobs_are_queued(plane):
     """They wait for GPUs, of which there are none: each is looked at again and again."""
     count = int(os.environ.get("LONGHAUL_JOBS", 1000))
     profile(plane, "queue", maxGPUs=3)
-    thing = job("queued", "queue", 3, allocation={"capacity": "Discovered"})
+    thing = stamp(plane, job("queued", "queue", 3, allocation={"capacity": "Discovered"}))
     with Operator(plane) as operator, Machines(plane, {"a": 0}):
         before = {name: operator.metric(name) or 0 for name in ("api_requests_total", "reconciles_total")}
         requests, begun = Requests(plane), time.monotonic()

@@ -165,7 +165,7 @@ class Job:
         code, said = self.node.plane.kubectl("delete", "pod", "-n", "training", f"{self.name}-{name}", *words)
         assert code == 0, said
 
-    def ends(self, seconds=180):
+    def ends(self, seconds=300):
         assert eventually(lambda: self.phase() in ("Succeeded", "Failed"), seconds), self.describe()
         assert self.phase() == "Succeeded", self.describe()
         return time.monotonic() - self.begun
