@@ -102,6 +102,7 @@ void ModelCluster::CheckStatus(const Json& status) {
 
 bool ModelCluster::Do(const Action& action) {
   const Json& object = action.object;
+  if (unreachable.contains(action.cluster)) return false;
   auto& objects = In(action.cluster);
   switch (action.verb) {
     case Verb::kEvent:
@@ -173,14 +174,12 @@ void ModelCluster::Settle(int most) {
 }
 
 void ModelCluster::RunControllers() {
-  std::vector<std::string> removed;
-  for (auto* objects : {&objects_}) {
-    for (const auto& [key, object] : *objects) {
-      if (object["kind"] == "Pod" && object["metadata"].contains("deletionTimestamp") && kubelets_alive)
-        removed.push_back(key);
-    }
-  }
-  for (const auto& key : removed) objects_.erase(key);
+  const auto ends = [&](const auto& entry) {
+    const Json& object = entry.second;
+    return object["kind"] == "Pod" && object["metadata"].contains("deletionTimestamp") && kubelets_alive;
+  };
+  std::erase_if(objects_, ends);
+  for (auto& [cluster, objects] : remote_objects_) std::erase_if(objects, ends);
   const std::string name = TextAt(job_, {"metadata", "name"}) + "-server";
   Json* set = Get("StatefulSet/" + name);
   Json* pod = Get("Pod/" + name + "-0");
@@ -203,7 +202,7 @@ void ModelCluster::RunControllers() {
 }
 
 void ModelCluster::MakeReady(const std::string& name) {
-  Json* pod = Get("Pod/" + name);
+  Json* pod = Pod(name);
   if (pod == nullptr || Ended(*pod)) return;
   (*pod)["status"]["phase"] = "Running";
   (*pod)["status"]["podIP"] = "10.0.0.1";
@@ -213,17 +212,10 @@ void ModelCluster::MakeReady(const std::string& name) {
 
 void ModelCluster::MakeReady() {
   for (const auto& name : Workers()) MakeReady(name);
-  for (auto& [cluster, objects] : remote_objects_) {
-    for (auto& [key, object] : objects) {
-      if (!IsWorker(object) || Ended(object)) continue;
-      object["status"]["phase"] = "Running";
-      SetCondition(&object, "Ready", "True");
-    }
-  }
 }
 
 void ModelCluster::EndPod(const std::string& name, int exit_code) {
-  Json* pod = Get("Pod/" + name);
+  Json* pod = Pod(name);
   if (pod == nullptr) return;
   (*pod)["status"]["phase"] = exit_code == 0 ? "Succeeded" : "Failed";
   (*pod)["status"]["containerStatuses"] =
@@ -232,24 +224,32 @@ void ModelCluster::EndPod(const std::string& name, int exit_code) {
 }
 
 void ModelCluster::EvictPod(const std::string& name) {
-  Json* pod = Get("Pod/" + name);
+  Json* pod = Pod(name);
   if (pod == nullptr) return;
   EndPod(name, 137);
   (*pod)["status"]["reason"] = "Evicted";
 }
 
 void ModelCluster::BlockPod(const std::string& name, const std::string& why) {
-  if (Json* pod = Get("Pod/" + name)) SetCondition(pod, "PodScheduled", "False", "Unschedulable", why);
+  if (Json* pod = Pod(name)) SetCondition(pod, "PodScheduled", "False", "Unschedulable", why);
 }
 
 void ModelCluster::DeleteByHand(const std::string& key) {
-  Json* object = Get(key);
+  const std::string cluster = key.starts_with("Pod/") ? ClusterOfPod(key.substr(4)) : "";
+  Json* object = Get(key, cluster);
   if (object == nullptr) return;
   if ((*object)["kind"] == "Pod" && !Ended(*object)) {
     (*object)["metadata"]["deletionTimestamp"] = TimestampText(now() + std::chrono::seconds(30));
   } else {
-    objects_.erase(key);
+    In(cluster).erase(key);
   }
+}
+
+std::string ModelCluster::ClusterOfPod(const std::string& name) const {
+  for (const auto& [cluster, objects] : remote_objects_) {
+    if (objects.contains("Pod/" + name)) return cluster;
+  }
+  return "";
 }
 
 Json* ModelCluster::Get(const std::string& key, const std::string& cluster) {
@@ -260,9 +260,13 @@ Json* ModelCluster::Get(const std::string& key, const std::string& cluster) {
 
 std::vector<std::string> ModelCluster::Workers() const {
   std::vector<std::string> names;
-  for (const auto& [key, object] : objects_) {
-    if (object["kind"] == "Pod" && IsWorker(object)) names.push_back(object["metadata"]["name"]);
-  }
+  const auto add = [&](const std::map<std::string, Json>& objects) {
+    for (const auto& [key, object] : objects) {
+      if (object["kind"] == "Pod" && IsWorker(object)) names.push_back(object["metadata"]["name"]);
+    }
+  };
+  add(objects_);
+  for (const auto& [cluster, objects] : remote_objects_) add(objects);
   return names;
 }
 

@@ -41,12 +41,12 @@ class ModelCluster {
   void EndPod(const std::string& name, int exit_code);
   void EvictPod(const std::string& name);
   void BlockPod(const std::string& name, const std::string& why);  // no machine takes it
-  void RemovePod(const std::string& name) { Forget("Pod/" + name); }
-  void Forget(const std::string& key, const std::string& cluster = "") { In(cluster).erase(key); }
+  void RemovePod(const std::string& name) { In(ClusterOfPod(name)).erase("Pod/" + name); }
   void DeleteByHand(const std::string& key);
 
   Json* Get(const std::string& key, const std::string& cluster = "");
-  std::vector<std::string> Workers() const;  // names of worker pods
+  Json* Pod(const std::string& name) { return Get("Pod/" + name, ClusterOfPod(name)); }
+  std::vector<std::string> Workers() const;  // names of worker pods, of all clusters
   const Json& job() const { return job_; }
   Json& mutable_job() { return job_; }
   JobStatus status() const { return ParseJobStatus(kube::At(job_, {"status"})); }
@@ -75,6 +75,7 @@ class ModelCluster {
   std::map<std::string, std::map<std::string, Json>> remote_objects_;  // the same of other clusters
   std::vector<Json> events_;
 
+  std::string ClusterOfPod(const std::string& name) const;  // "" where there is none of the name
   std::map<std::string, Json>& In(const std::string& cluster) {
     return cluster.empty() ? objects_ : remote_objects_[cluster];
   }

@@ -1,6 +1,6 @@
-// Random jobs under random faults: pods fail, are evicted and vanish, objects are deleted by hand, actions
-// are lost, done twice or late, and the operator is killed between any two of them. The end is always the
-// same.
+// Random jobs, some over two clusters, under random faults: pods fail, are evicted and vanish, objects are
+// deleted by hand, a cluster is away, the server moves, actions are lost, done twice or late, and the
+// operator is killed between any two of them. The end is always the same.
 //
 //   [operator] --actions--> [API server, kubelets, controllers] --observation--> [operator]
 //               lost, twice,            pods fail, are evicted,            nothing else is
@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <random>
+#include <utility>
 
 #include "base/random.h"
 #include "operator/reconcile/pods.h"
@@ -33,6 +34,7 @@ class FaultyRun {
     for (int step = 0; step < kFaultySteps; ++step) Step(true);
     for (const Action& late : late_) Apply(late);  // the last that a killed operator had sent
     cluster_.mutable_job()["spec"]["runPolicy"]["suspend"] = false;
+    cluster_.unreachable.clear();
     for (int step = 0; step < kMostSteps && !Ended(); ++step) Step(false);
     for (int step = 0; step < 20; ++step) Step(false);
     Check();
@@ -47,6 +49,16 @@ class FaultyRun {
     if (random_.Chance(0.5)) job["spec"]["allocation"] = {{"strategy", "Balanced"}};
     if (random_.Chance(0.3)) job["spec"]["elastic"] = {{"minNodes", 1 + random_.Below(3)}};
     elastic_ = job["spec"].contains("elastic");
+    if (random_.Chance(0.4)) {
+      // Sites are as they are planned: each has at least a node.
+      const uint64_t total = 6 + random_.Below(30), here = 3 + random_.Below(total - 5);
+      job["spec"]["totalGPUs"] = total;
+      job["spec"]["server"]["expose"] = "NodePort";
+      job["spec"]["sites"] =
+          Json::array({{{"name", "ams"}, {"gpus", here}},
+                       {{"name", "fra"}, {"gpus", total - here}, {"kubeconfigSecret", "site-fra"}}});
+      sites_ = true;
+    }
     suspends_ = random_.Chance(0.3);
     retries_ = static_cast<int>(random_.Below(4));
     policy_ = static_cast<CleanPolicy>(random_.Below(3));
@@ -62,7 +74,8 @@ class FaultyRun {
     for (const NodeStatus& node : after.nodes) {
       EXPECT_LE(node.retries, failed_[node.name]) << node.name;
       // A failure is no retry of its own where its server was replaced before the start.
-      EXPECT_LE(node.retries + node.disruptions, failed_[node.name] + disrupted_[node.name]) << node.name;
+      EXPECT_LE(node.retries + node.disruptions, failed_[node.name] + disrupted_[node.name] + moves_)
+          << node.name;
       EXPECT_LE(node.retries, retries_) << node.name;
     }
   }
@@ -92,9 +105,15 @@ class FaultyRun {
     if (suspends_ && random_.Chance(0.05)) {
       cluster_.mutable_job()["spec"]["runPolicy"]["suspend"] = random_.Chance(0.5);
     }
+    if (sites_ && random_.Chance(0.05)) {
+      if (cluster_.unreachable.erase("fra") == 0) cluster_.unreachable.insert("fra");
+    }
+    if (Json* server = cluster_.Get("Pod/resnet-server-0"); server != nullptr && random_.Chance(0.03)) {
+      (*server)["status"]["hostIP"] = "192.0.2." + std::to_string(10 + random_.Below(100));
+    }
     if (workers.empty() || !random_.Chance(0.15)) return;
     const std::string name = workers[random_.Below(workers.size())];
-    const PodView pod = ReadPod(*cluster_.Get("Pod/" + name));
+    const PodView pod = ReadPod(*cluster_.Pod(name));
     if (pod.fate >= PodFate::kSucceeded || pod.deleting_until) return;
     switch (random_.Below(5)) {
       case 0:
@@ -122,9 +141,15 @@ class FaultyRun {
   void Machines(bool faulty) {
     cluster_.kubelets_alive = !faulty || random_.Chance(0.7);
     cluster_.RunControllers();
+    if (Json* service = cluster_.Get("Service/resnet-public"))
+      (*service)["spec"]["ports"][0]["nodePort"] = 31007;
+    if (const Json* server = cluster_.Get("Pod/resnet-server-0")) {
+      const std::string at = TextAt(*server, {"status", "hostIP"});
+      moves_ += at != std::exchange(server_at_, at);
+    }
     const JobStatus status = cluster_.status();
     for (const auto& name : cluster_.Workers()) {
-      const PodView pod = ReadPod(*cluster_.Get("Pod/" + name));
+      const PodView pod = ReadPod(*cluster_.Pod(name));
       if (pod.deleting_until || pod.fate >= PodFate::kSucceeded) continue;
       if (pod.fate != PodFate::kReady) {
         if (random_.Chance(0.5)) cluster_.MakeReady(name);
@@ -171,7 +196,7 @@ class FaultyRun {
     if (policy_ != CleanPolicy::kNone) {
       EXPECT_EQ(cluster_.Get("StatefulSet/resnet-server"), nullptr);
       for (const auto& name : cluster_.Workers()) {
-        EXPECT_GE(ReadPod(*cluster_.Get("Pod/" + name)).fate, PodFate::kSucceeded) << name << " still runs";
+        EXPECT_GE(ReadPod(*cluster_.Pod(name)).fate, PodFate::kSucceeded) << name << " still runs";
       }
     }
     if (policy_ == CleanPolicy::kAll && status.phase == Phase::kSucceeded) {
@@ -182,8 +207,9 @@ class FaultyRun {
   }
 
   Random random_;
-  bool elastic_ = false, suspends_ = false, fails_ = false;
-  int retries_ = 0;
+  bool elastic_ = false, suspends_ = false, fails_ = false, sites_ = false;
+  int retries_ = 0, moves_ = 0;
+  std::string server_at_;
   CleanPolicy policy_ = CleanPolicy::kAll;
   std::map<std::string, int> failed_, disrupted_, trained_;
   std::vector<Action> late_;
