@@ -121,8 +121,7 @@ void ProgressReader::Poll() {
       if (one->easy != message->easy_handle) continue;
       const auto round = fine ? ParseRound(one->page) : std::nullopt;
       if (!round) ++counters_.failures;
-      if (const auto of = impl_->jobs.find(one->job);
-          of != impl_->jobs.end() && of->second.uid == one->uid) {
+      if (const auto of = impl_->jobs.find(one->job); of != impl_->jobs.end() && of->second.uid == one->uid) {
         of->second.open = false;
         if (round && round != of->second.round) {
           of->second.round = round;

@@ -95,8 +95,9 @@ bool Pass::TakeConfiguration() {
     config_ = *job_.spec.node;
   } else {
     const std::string name = "TrainingProfile " + job_.spec.profile;
-    auto profile = seen_.profile ? ParseTrainingProfile(*seen_.profile)
-                                 : Status(StatusCode::kNotFound, "there is none in this namespace: create it");
+    auto profile = seen_.profile
+                       ? ParseTrainingProfile(*seen_.profile)
+                       : Status(StatusCode::kNotFound, "there is none in this namespace: create it");
     if (!profile.ok()) return DoWithoutProfile(name + ": " + profile.status().message());
     config_ = std::move(profile->config);
   }
@@ -275,10 +276,9 @@ void Pass::GiveSitesUp() {
 void Pass::Assess() {
   for (const std::string& cluster : seen_.unreachable) {
     const auto why = seen_.why_unreachable.find(cluster);
-    Degrade("SiteUnreachable",
-            "site " + (cluster.empty() ? "of the job" : cluster) +
-            " does not answer: its nodes are left as they are" +
-            (why == seen_.why_unreachable.end() ? "" : " (" + why->second + ")"));
+    Degrade("SiteUnreachable", "site " + (cluster.empty() ? "of the job" : cluster) +
+                                   " does not answer: its nodes are left as they are" +
+                                   (why == seen_.why_unreachable.end() ? "" : " (" + why->second + ")"));
   }
   if (!seen_.unreachable.empty() || next_.Find("SitesAnswer") != nullptr) {
     Set("SitesAnswer", seen_.unreachable.empty(), seen_.unreachable.empty() ? "AllAnswer" : "SiteUnreachable",
@@ -313,8 +313,8 @@ void Pass::Assess() {
                : "NotReady",
       external ? external->host + " is not this operator's, and not asked: see the nodes' logs"
       : server ? "the server takes members"
-      : taken ? KeyTaken()
-              : "the server is not ready: see kubectl describe pod " + ServerName(job_) + "-0 -n " +
+      : taken  ? KeyTaken()
+               : "the server is not ready: see kubectl describe pod " + ServerName(job_) + "-0 -n " +
                     job_.name_space + ", and its log");
   const bool all = ready + lost == planned && planned > 0 && ready > 0;
   if (all) {

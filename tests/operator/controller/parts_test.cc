@@ -1,8 +1,12 @@
 // Parts of the controller without a server: keys, requests, free GPUs, pages of progress.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <string>
+#include <thread>
 
+#include "operator/api/loops.h"
 #include "operator/controller/free_gpus.h"
 #include "operator/controller/kinds.h"
 #include "operator/controller/permission_desk.h"
@@ -11,9 +15,13 @@
 #include "operator/controller/sites.h"
 #include "operator/reconcile/objects.h"
 #include "operator/resource/requester.h"
+#include "tests/operator/api/fault_server.h"
 
 namespace longhaul::kube {
 namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
 
 TEST(OperatorKey, AJobsKeyIsTheHmacOfItsUid) {
   // RFC 4231, test case 2.
@@ -165,6 +173,39 @@ TEST(Progress, RoundsAreReadFromThePage) {
   EXPECT_FALSE(ParseRound("longhaul_server_rounds_total_of_others 17\n"));
   EXPECT_FALSE(ParseRound("longhaul_server_rounds_total{"));
   EXPECT_FALSE(ParseRound("longhaul_server_rounds_total nan"));
+}
+
+TEST(Progress, OfAnEarlierJobOfTheNameNothingIsShown) {
+  std::atomic<int> rounds{17};
+  api::FaultServer server([&](const api::FaultRequest&, api::FaultServer::Peer& peer) {
+    const int now = rounds;
+    if (now == 17) peer.Pause(milliseconds(200));
+    peer.Answer(200, "longhaul_server_rounds_total " + std::to_string(now) + "\n");
+    return true;
+  });
+  const std::string url = server.url();
+  const int port = std::stoi(url.substr(url.rfind(':') + 1));
+  ProgressReader reader;
+  const Instant now = api::SteadyNow();
+  const auto wait = [&] {
+    while (reader.busy() && api::SteadyNow() < now + seconds(20)) {
+      reader.Poll();
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  };
+  reader.Ask("team/a", "uid-1", "127.0.0.1", port, now);
+  wait();
+  EXPECT_EQ(reader.NextChanged(), "team/a");
+  EXPECT_EQ(reader.RoundOf("team/a", "uid-1"), 17);
+  EXPECT_FALSE(reader.RoundOf("team/a", "uid-2"));
+  // The answer of the first one's server comes when the second job has the name.
+  reader.Ask("team/a", "uid-1", "127.0.0.1", port, now + ProgressReader::kEvery);
+  while (server.requests().size() < 2 && api::SteadyNow() < now + seconds(20)) reader.Poll();
+  rounds = 1;
+  reader.Ask("team/a", "uid-2", "127.0.0.1", port, now + ProgressReader::kEvery);
+  EXPECT_FALSE(reader.RoundOf("team/a", "uid-1"));
+  wait();
+  EXPECT_EQ(reader.RoundOf("team/a", "uid-2"), 1);
 }
 
 TEST(S6Question, PeopleAreAskedForWithWhatTheWebhookHasStamped) {
