@@ -96,7 +96,7 @@ UNITS = [
     ("load_sink",  r"bench/load/sink\.",                     "public base wire control surface window_types member report job server_settings", ""),
     ("load",       r"bench/load/",                           "public flags process base wire coder control fec surface window_types core keys udp link", "os files threads locks json spdlog"),
     # The operator for Kubernetes: pure, JSON in and out.
-    ("op_resource", r"operator/resource/",                   "public base",                          "json"),
+    ("op_resource", r"operator/resource/",                   "public base",                          "json openssl"),
     ("op_plan",    r"operator/plan/",                        "public base op_resource",              "json"),
     ("op_reconcile", r"operator/reconcile/",                 "public base op_resource op_plan",      "json openssl"),
     # One thread over the client: what is observed, decided and done; the lease.
