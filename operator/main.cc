@@ -165,6 +165,9 @@ void Log(LogLevel level, std::string_view text) {
               "{}", text);
 }
 
+// Of lists, of several kinds at once, in 50 MB. etcd takes 1.5 MiB of an object.
+constexpr size_t kMostOfPage = size_t{2} << 20;
+
 OperatorOptions OptionsOf(const Flags& flags, const std::string& own_name_space) {
   OperatorOptions options;
   options.elect = !flags.no_lease;
@@ -182,6 +185,7 @@ OperatorOptions OptionsOf(const Flags& flags, const std::string& own_name_space)
   c.settings.server_timeout = std::chrono::seconds(flags.server_timeout_s);
   c.informer.max_objects = flags.max_objects;
   c.sites.informer.max_objects = flags.max_objects;
+  c.sites.rest.max_response_bytes = kMostOfPage;
   c.wall = [] {
     return Instant::FromNanoseconds(
         std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count());
@@ -236,7 +240,9 @@ int Serve(const Flags& flags, process::SignalWatcher* signals, process::Output* 
 
   std::random_device seed;
   Random chance((uint64_t{seed()} << 32) | seed());
-  auto client = api::RestClient::Make(*access, {}, chance.Fork(1));
+  api::RestOptions rest;
+  rest.max_response_bytes = kMostOfPage;
+  auto client = api::RestClient::Make(*access, rest, chance.Fork(1));
   if (!client.ok()) return CannotStart(client.status(), output);
   const auto webhooks = OpenWebhooks(flags, *access, chance.Fork(3));
   if (!webhooks.ok()) return CannotStart(webhooks.status(), output);

@@ -87,6 +87,7 @@ class RestClient::Impl {
     bool IsStream() const { return IsWatch() || IsLog(); }
     // The answer 200 has begun: events, and no attempt after this one.
     bool IsStreaming() const { return IsStream() && status == 200; }
+    bool IsIgnored() const { return request.ignores_answer && status >= 200 && status < 300; }
     // Of what streams: how long it may be silent. A container may say nothing for days.
     bool MayBeSilent() const { return paused || (IsLog() && IsStreaming()); }
 
@@ -374,6 +375,8 @@ ApiResult RestClient::Impl::ResultOf(Transfer* call, CURLcode code) const {
     result.code = ApiCode::kOk;
     if (call->decoder.InsideLine())
       result = MakeError(ApiCode::kUnreachable, "the watch was cut inside a line");
+  } else if (call->IsIgnored()) {
+    result.code = ApiCode::kOk;
   } else {
     return Classify(http, call->body, call->retry_after);
   }
@@ -493,6 +496,7 @@ size_t RestClient::Impl::HeaderCallback(char* data, size_t size, size_t count, v
 // 0, or less than there is: the transfer ends.
 size_t RestClient::Impl::OnBody(Transfer* call, std::string_view bytes) {
   if (call->IsStreaming()) return TakeStreamBytes(call, bytes);
+  if (call->IsIgnored()) return bytes.size();
   if (call->body.size() + bytes.size() > options_.max_response_bytes) {
     call->ended = Ended::kTooLarge;
     return 0;

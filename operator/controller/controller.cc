@@ -25,6 +25,11 @@ std::string SiteKey(const TrainingJob& job, const std::string& cluster) {
   return cluster;
 }
 
+bool IsPlanOf(const Json& object, const TrainingJob& job) {
+  return TextAt(object, {"kind"}) == "ConfigMap" && TextAt(object, {"metadata", "name"}) == PlanName(job) &&
+         IsOfJob(object, job.uid);
+}
+
 std::string NameOfObject(const Json& object) {
   return TextAt(object, {"kind"}) + " " + TextAt(object, {"metadata", "name"});
 }
@@ -133,18 +138,17 @@ void Controller::Begin(const std::string& key, Instant now) {
     return;
   }
   auto seen = Gather(key, *object, *job, now);
-  if (!seen) {
-    ++counters_.waits;
-    queue_.Done(key, now);
-    (void)queue_.AddAfter(key, kAgain, now);
-    return;
-  }
+  if (!seen) return Wait(key, now);
   Decision decision = Reconcile(options_.settings, *seen, options_.wall());
+  if (decision.needs_script && GatherScript(key, *job, now, &*seen))
+    decision = Reconcile(options_.settings, *seen, options_.wall());
+  if (decision.needs_script) return Wait(key, now);
   ++counters_.reconciles;
   reconcile_times_.Add(std::chrono::steady_clock::now() - clock);
   Work& work = work_[key];
   work.job = object;
   work.begun = now;
+  work.whole_script = seen->whole_script;
   work.actions.assign(std::make_move_iterator(decision.actions.begin()),
                       std::make_move_iterator(decision.actions.end()));
   work.requeue = decision.requeue_after;
@@ -153,6 +157,13 @@ void Controller::Begin(const std::string& key, Instant now) {
   if (remote && !job->status.IsTrue("CleanedUp") && (!work.requeue || *work.requeue > kLookAtSites))
     work.requeue = kLookAtSites;
   Step(key, now);
+}
+
+// Comes again with the answer that it waits for, or without it.
+void Controller::Wait(const std::string& key, Instant now) {
+  ++counters_.waits;
+  queue_.Done(key, now);
+  (void)queue_.AddAfter(key, kAgain, now);
 }
 
 std::optional<Observed> Controller::Gather(const std::string& key, const Json& object, const TrainingJob& job,
@@ -175,7 +186,6 @@ std::optional<Observed> Controller::Gather(const std::string& key, const Json& o
     seen.permission_message = std::move(answer.message);
   }
   if (!GatherSites(key, job, now, &seen)) return std::nullopt;
-  RestoreScript(job, &seen.objects);
   const bool allowed = job.status.IsTrue("Authorized") || seen.permission == Permission::kAllowed;
   if (!ends && allowed && !GatherPlan(key, job, now, &seen)) return std::nullopt;
   if (!ends) GatherProgress(key, job, now, &seen);
@@ -204,16 +214,14 @@ bool Controller::GatherSites(const std::string& key, const TrainingJob& job, Ins
 
 // What only a plan needs.
 bool Controller::GatherPlan(const std::string& key, const TrainingJob& job, Instant now, Observed* seen) {
-  const bool has_map = std::ranges::any_of(seen->objects, [&](const SiteObject& one) {
-    return one.cluster.empty() && TextAt(one.object, {"kind"}) == "ConfigMap" &&
-           TextAt(one.object, {"metadata", "name"}) == PlanName(job) && IsOfJob(one.object, job.uid);
-  });
+  const bool has_map = std::ranges::any_of(
+      seen->objects, [&](const SiteObject& one) { return one.cluster.empty() && IsPlanOf(one.object, job); });
   const bool discovers = job.spec.capacity == Capacity::kDiscovered && !job.status.IsTrue("Started");
   if (!job.spec.script.config_map.empty() && (!has_map || discovers)) {
-    auto view = scripts_.Look(job.name_space, job.spec.script.config_map, key, now);
+    auto view = scripts_.Look("ConfigMap", job.name_space, job.spec.script.config_map, key, now);
     if (!view.known) return false;
     if (!view.trouble.empty()) Say(seen->job, "ScriptUnreadable", view.trouble, now);
-    seen->script_map = std::move(view.map);
+    seen->script_map = std::move(view.object);
   }
   if (!discovers || (!seen->profile && !job.spec.node)) return true;
   NodeConfig config;
@@ -229,6 +237,30 @@ bool Controller::GatherPlan(const std::string& key, const TrainingJob& job, Inst
   }
   if (!survey_.trouble().empty()) Say(seen->job, "CapacityUnknown", survey_.trouble(), now);
   seen->free = machines->Free(job.spec, config);
+  return true;
+}
+
+// Of the plan, which no ConfigMap or job changes any more, or of the job while there is none.
+bool Controller::GatherScript(const std::string& key, const TrainingJob& job, Instant now, Observed* seen) {
+  const auto whole = [](const auto& one) { return one.second.whole_script; };
+  if (std::ranges::count_if(work_, whole) >= static_cast<std::ptrdiff_t>(ScriptDesk::kMost)) return false;
+  const auto map = std::ranges::find_if(
+      seen->objects, [&](const SiteObject& one) { return one.cluster.empty() && IsPlanOf(one.object, job); });
+  const bool planned = map != seen->objects.end();
+  auto view = scripts_.Look(planned ? "ConfigMap" : "TrainingJob", job.name_space,
+                            planned ? PlanName(job) : job.name, key, now);
+  if (!view.known) return false;
+  if (!view.trouble.empty()) Say(seen->job, "ScriptUnreadable", view.trouble, now);
+  // What has gone, or is another one by now, is seen soon.
+  Json& known = planned ? map->object : seen->job;
+  if (!view.object || TextAt(*view.object, {"metadata", "uid"}) != TextAt(known, {"metadata", "uid"}))
+    return false;
+  if (planned) {
+    known["data"]["script"] = At(*view.object, {"data", "script"});
+  } else {
+    known["spec"]["script"] = At(*view.object, {"spec", "script"});
+  }
+  seen->whole_script = true;
   return true;
 }
 
@@ -338,6 +370,7 @@ void Controller::OnCreated(const std::string& key, Work* work, const api::ApiRes
   get.verb = api::Verb::kGet;
   get.name = TextAt(work->current.object, {"metadata", "name"});
   get.body = nullptr;
+  get.ignores_answer = false;
   work->looks = true;
   if (!Send(key, get, work)) GiveUp(key, work, now);
 }

@@ -118,15 +118,18 @@ class Controller {
     Cluster* cluster = nullptr;
     std::optional<Duration> requeue;
     bool again = false;  // sooner: an action has failed
+    bool whole_script = false;
     Instant begun;
   };
   using Call = std::pair<std::string, api::CallId>;  // site ("": home) and request
 
   void Begin(const std::string& key, Instant now);
+  void Wait(const std::string& key, Instant now);
   // nullopt: an answer is waited for.
   std::optional<Observed> Gather(const std::string& key, const Json& object, const TrainingJob& job,
                                  Instant now);
   bool GatherSites(const std::string& key, const TrainingJob& job, Instant now, Observed* seen);
+  bool GatherScript(const std::string& key, const TrainingJob& job, Instant now, Observed* seen);
   bool GatherPlan(const std::string& key, const TrainingJob& job, Instant now, Observed* seen);
   void GatherProgress(const std::string& key, const TrainingJob& job, Instant now, Observed* seen);
 

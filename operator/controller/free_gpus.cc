@@ -7,6 +7,9 @@
 namespace longhaul::kube {
 namespace {
 
+constexpr uint32_t kPage =
+    100;  // of pods as they are, 10 KB each, and more with the fields of their managers
+
 // Extended resources are whole numbers, as text or as a number.
 int64_t CountOf(const Json& quantity) {
   if (quantity.is_number_integer()) return std::max<int64_t>(0, quantity.get<int64_t>());
@@ -126,6 +129,7 @@ void FreeSurvey::Ask(const std::string& continue_token) {
   list.continue_token = continue_token;
   list.time_limit = std::chrono::seconds(15);
   if (pods_) list.field_selector = "status.phase!=Succeeded,status.phase!=Failed";
+  list.page_limit = kPage;
   const Result<api::CallId> started = client_->Start(list);
   call_ = started.ok() ? *started : 0;
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "operator/resource/stamp.h"
+
 namespace longhaul::kube {
 namespace {
 
@@ -27,9 +29,9 @@ const std::array<Kind, 10>& Kinds() {
 constexpr const char* kStatusManager = "longhaul-operator-status";
 constexpr const char* kFinalizerManager = "longhaul-operator";
 
-constexpr const char* kEndedScript = "ended";  // not empty, which would be no script
-
-std::string MarkOf(const std::string& script) { return "longhaul.dev/script " + Fingerprint(script); }
+void KeepMark(Json* text) {
+  if (text->is_string()) *text = ScriptMark(text->get<std::string>());
+}
 
 }  // namespace
 
@@ -47,27 +49,16 @@ void Slim(const Kind& kind, Json* object) {
     // The whole object once more.
     if (At(*object, {"metadata", "annotations"}).is_object())
       (*object)["metadata"]["annotations"].erase("kubectl.kubernetes.io/last-applied-configuration");
-    const auto phase = FromName<Phase>(TextAt(*object, {"status", "phase"}));
-    if (phase && IsTerminal(*phase) && At(*object, {"spec", "script", "inline"}).is_string())
-      (*object)["spec"]["script"]["inline"] = kEndedScript;
+    if (At(*object, {"spec", "script", "inline"}).is_string())
+      KeepMark(&(*object)["spec"]["script"]["inline"]);
     return;
   }
-  if (TextAt(*object, {"metadata", "annotations", kScriptAnnotation}) == "inline" &&
-      At(*object, {"data", "script"}).is_string())
-    (*object)["data"]["script"] = MarkOf(TextAt(*object, {"data", "script"}));
+  if (At(*object, {"data", "script"}).is_string()) KeepMark(&(*object)["data"]["script"]);
   if (const auto metadata = object->find("metadata"); metadata != object->end() && metadata->is_object()) {
     metadata->erase("annotations");
     metadata->erase("ownerReferences");
   }
   if (kind.name != "Service") object->erase("spec");
-}
-
-void RestoreScript(const TrainingJob& job, std::vector<SiteObject>* objects) {
-  if (!job.spec.script.text) return;
-  const std::string mark = MarkOf(*job.spec.script.text);
-  for (SiteObject& one : *objects) {
-    if (TextAt(one.object, {"data", "script"}) == mark) one.object["data"]["script"] = *job.spec.script.text;
-  }
 }
 
 bool IsOfJob(const Json& object, std::string_view job_uid) {
@@ -83,6 +74,7 @@ std::optional<api::ApiRequest> RequestOf(const Action& action) {
   request.name_space = TextAt(metadata, {"namespace"});
   request.name = TextAt(metadata, {"name"});
   request.time_limit = kWriteLimit;
+  request.ignores_answer = true;  // it may be half a megabyte, and 64 jobs at once
   switch (action.verb) {
     case Verb::kEvent:
       break;

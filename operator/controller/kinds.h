@@ -20,12 +20,9 @@ struct Kind {
 const Kind* FindKind(std::string_view name);
 
 // Lists of an API server leave apiVersion and kind of their objects out: they are set here. What the
-// operator does not read is taken away: most of a pod, the script of a job that has ended and of a plan whose
-// job has it inline.
+// operator does not read is taken away: most of a pod, and of a script all but its
+// mark (operator/resource/stamp.h).
 void Slim(const Kind& kind, Json* object);
-
-// Plans have their script again, where Slim has left its mark and the job has that script.
-void RestoreScript(const TrainingJob& job, std::vector<SiteObject>* objects);
 
 // What is sent after a lease was renewed last is over before another holder may begin: the lease's 15 s less
 // the 10 s up to which its holder acts.

@@ -8,15 +8,20 @@ ScriptDesk::~ScriptDesk() {
   for (const auto& [name, entry] : entries_) client_->Cancel(entry.call);
 }
 
-ScriptDesk::View ScriptDesk::Look(const std::string& name_space, const std::string& name,
-                                  const std::string& job, Instant now) {
+ScriptDesk::View ScriptDesk::Look(std::string_view kind, const std::string& name_space,
+                                  const std::string& name, const std::string& job, Instant now) {
   std::erase_if(entries_, [&](const auto& one) { return one.second.call == 0 && one.second.until <= now; });
-  Entry& entry = entries_[name_space + "/" + name];
-  if (entry.view.known) return entry.view;
+  const std::string what = std::string(kind) + " " + name_space + "/" + name;
+  if (!entries_.contains(what) && entries_.size() >= kMost) return {};
+  Entry& entry = entries_[what];
+  if (entry.view.known) {
+    entry.jobs.erase(job);
+    return entry.jobs.empty() ? std::move(entries_.extract(what).mapped().view) : entry.view;
+  }
   entry.jobs.insert(job);
   if (entry.call != 0) return {};
   api::ApiRequest get;
-  get.type = FindKind("ConfigMap")->type;
+  get.type = FindKind(kind)->type;
   get.name_space = name_space;
   get.name = name;
   get.time_limit = kWriteLimit;
@@ -33,11 +38,11 @@ std::optional<std::set<std::string>> ScriptDesk::Take(api::RestEvent* event, Ins
     entry.until = now + kLasts;
     entry.view.known = true;
     if (event->result.ok()) {
-      entry.view.map = std::move(event->result.body);
+      entry.view.object = std::move(event->result.body);
     } else if (event->result.code != api::ApiCode::kNotFound) {
-      entry.view.trouble = "ConfigMap " + name + " cannot be read: " + event->result.ToString();
+      entry.view.trouble = name + " cannot be read: " + event->result.ToString();
     }
-    return std::exchange(entry.jobs, {});
+    return entry.jobs;
   }
   return std::nullopt;
 }

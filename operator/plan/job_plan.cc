@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "operator/resource/stamp.h"
+
 namespace longhaul::kube {
 namespace {
 
@@ -84,7 +86,7 @@ std::string Fingerprint(std::string_view text) {
 
 JobPlan PlanOf(std::vector<PlannedNode> nodes, std::string script) {
   JobPlan plan{std::move(nodes), std::move(script), ""};
-  plan.hash = Fingerprint(NodesJson(plan) + '\0' + plan.script);
+  plan.hash = Fingerprint(NodesJson(plan) + '\0' + ScriptMark(plan.script));
   return plan;
 }
 

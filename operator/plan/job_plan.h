@@ -26,8 +26,8 @@ struct PlannedNode {
 // Ranks are the nodes' places.
 struct JobPlan {
   std::vector<PlannedNode> nodes;
-  std::string script;
-  std::string hash;  // of all of the above
+  std::string script;  // or its mark
+  std::string hash;    // of all of the above, the same for both
 
   bool operator==(const JobPlan&) const = default;
 };

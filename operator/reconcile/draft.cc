@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "operator/resource/stamp.h"
+
 namespace longhaul::kube {
 
 Draft::Draft(const Settings& settings, const Observed& seen, Instant now, TrainingJob job)
     : JobView(settings, seen, now, std::move(job)), next_(job_.status) {
   next_.observed_generation = job_.generation;
-  if (!job_.requester.empty()) next_.requester = job_.requester;
   if (seen_.round) next_.round = seen_.round;
 }
 
@@ -40,6 +41,12 @@ void Draft::Event(bool warning, std::string_view reason, const std::string& mess
 
 void Draft::Create(Json object, const std::string& cluster) {
   out_.actions.push_back({Verb::kCreate, cluster, std::move(object), std::nullopt});
+}
+
+bool Draft::CreatePlan(const Owner& owner, const std::string& cluster) {
+  out_.needs_script |= !seen_.whole_script && IsScriptMark(plan_.script);
+  if (!out_.needs_script) Create(PlanMap(job_, plan_, owner), cluster);
+  return !out_.needs_script;
 }
 
 void Draft::Delete(const Json& object, const std::string& cluster, std::optional<int64_t> grace) {

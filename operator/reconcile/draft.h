@@ -26,6 +26,8 @@ class Draft : protected JobView {
   void Event(bool warning, std::string_view reason, const std::string& message);
   void Create(Json object, const std::string& cluster = "");
   void Delete(const Json& object, const std::string& cluster, std::optional<int64_t> grace = std::nullopt);
+  // False: its script is not here as a whole, and the decision says so.
+  bool CreatePlan(const Owner& owner, const std::string& cluster = "");
   // Of ours alone: those of others have other field managers.
   void PatchFinalizers(Json finalizers);
   void RequeueAt(Instant at);

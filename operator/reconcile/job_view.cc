@@ -1,5 +1,6 @@
 #include "operator/reconcile/job_view.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace longhaul::kube {
@@ -51,15 +52,25 @@ bool JobView::ServerGone() const {
   return Find("StatefulSet", ServerName(job_)).is_null() && ServerPod().is_null();
 }
 
-bool JobView::LostItsServer(const PodView& pod) const {
-  const ServerSpec& server = job_.spec.server;
-  if (server.external || (server.storage && job_.status.IsTrue("Started"))) return false;
+bool JobView::LostItsServer(const PodView& pod, bool trains) const {
+  if (job_.spec.server.external || (job_.spec.server.storage && trains)) return false;
   const PodView now = ReadPod(ServerPod());
-  return ServerPod().is_null() || now.deleting_until || now.created > pod.created;
+  return ServerPod().is_null() || now.ends || now.created > pod.created;
+}
+
+bool JobView::HasLostAddress(const Json& pod, const std::string& cluster) const {
+  const std::string had = TextAt(pod, {"metadata", "labels", kServerLabel});
+  if (cluster.empty() || had.empty()) return false;
+  const auto addresses = ServerAddresses(job_, true, Find("Service", PublicName(job_)), ServerPod());
+  return !addresses.empty() && std::ranges::none_of(addresses, [&](const std::string& address) {
+    return Fingerprint(address) == had;
+  });
 }
 
 std::string JobView::ServerAddressFor(const std::string& cluster) const {
-  return ServerAddress(job_, !cluster.empty(), Find("Service", PublicName(job_)), ServerPod());
+  const auto addresses =
+      ServerAddresses(job_, !cluster.empty(), Find("Service", PublicName(job_)), ServerPod());
+  return addresses.empty() ? "" : addresses[0];
 }
 
 std::string JobView::KeyTaken() const {

@@ -32,8 +32,10 @@ class JobView {
   // It has the plan's number of members, and refuses pods of earlier attempts.
   bool ServerCurrent() const;
   bool ServerGone() const;
-  // Where nothing hands the job over, without a claim or before the start, a node ends with its server.
-  bool LostItsServer(const PodView& pod) const;
+  // Where nothing hands the job over, without a claim or before it trains, a node ends with its server.
+  bool LostItsServer(const PodView& pod, bool trains) const;
+  // A pod of another cluster whose server's address was one and is none any more.
+  bool HasLostAddress(const Json& pod, const std::string& cluster) const;
   // For the nodes of a cluster; "" while it is not known.
   std::string ServerAddressFor(const std::string& cluster) const;
   std::string KeyTaken() const;  // what is wrong with the Secret of the job's key, and the remedy

@@ -19,9 +19,10 @@ void NodeLedger::Again(size_t rank, bool own_failure, const std::string& why) {
   Event(true, own_failure ? "NodeFailed" : "NodeDisrupted",
         node.name + ": " + why + "; a new pod follows in " +
             std::to_string(std::chrono::duration_cast<std::chrono::seconds>(wait).count()) + " s" +
-            (own_failure ? " (retry " + std::to_string(node.retries) + " of " +
-                               std::to_string(config_.max_retries) + ")"
-                         : " (does not count as a retry)"));
+            (!own_failure   ? " (does not count as a retry)"
+             : !has_config_ ? " (retry " + std::to_string(node.retries) + ")"
+                            : " (retry " + std::to_string(node.retries) + " of " +
+                                  std::to_string(config_.max_retries) + ")"));
 }
 
 void NodeLedger::Lose(size_t rank) {
@@ -78,6 +79,8 @@ void NodeLedger::ReleaseGang() {
 void NodeLedger::CountNode(size_t rank, bool* release) {
   NodeStatus& node = next_.nodes[rank];
   if (node.phase == NodePhase::kSucceeded || node.phase == NodePhase::kLost) return;
+  // It failed while the limit was not known, or the limit is lower by now.
+  if (node.phase == NodePhase::kPending && node.retries > config_.max_retries) return Lose(rank);
   if (!Reachable(ClusterOf(node.site))) return;
   const auto found = pods_.find(node.name);
   if (found == pods_.end()) {
@@ -101,7 +104,7 @@ void NodeLedger::CountNode(size_t rank, bool* release) {
   }
   if (pod.fate == PodFate::kFailed || pod.fate == PodFate::kDisrupted || pod.deleting_until) {
     node.last_exit_code = pod.exit_code;
-    const bool with_server = LostItsServer(pod);
+    const bool with_server = LostItsServer(pod, started() && node.phase == NodePhase::kReady);
     // What ends while it is deleted was stopped.
     const bool own = pod.fate == PodFate::kFailed && !pod.deleting_until && !with_server;
     return Again(rank, own,
@@ -110,10 +113,8 @@ void NodeLedger::CountNode(size_t rank, bool* release) {
                  : pod.key_refused ? KeyTaken()
                                    : "exit code " + std::to_string(pod.exit_code.value_or(0)));
   }
-  if (const std::string address = ServerAddressFor(ClusterOf(node.site));
-      !ClusterOf(node.site).empty() && !address.empty() && ServerReady() &&
-      TextAt(*found->second.object, {"metadata", "labels", kServerLabel}) != Fingerprint(address))
-    return Again(rank, false, "the server has moved to " + address);
+  if (ServerReady() && HasLostAddress(*found->second.object, ClusterOf(node.site)))
+    return Again(rank, false, "the server has moved to " + ServerAddressFor(ClusterOf(node.site)));
   node.phase = pod.fate == PodFate::kReady ? NodePhase::kReady : NodePhase::kStarting;
   node.pod_ip = pod.ip;
   if (!pod.unschedulable || settings_.gang_timeout == Duration(0)) return;
@@ -134,7 +135,7 @@ bool NodeLedger::CountNodes() {
   for (size_t rank = 0; rank < next_.nodes.size() && !IsTerminal(next_.phase); ++rank)
     CountNode(rank, &release);
   if (IsTerminal(next_.phase)) return true;
-  if (release) ReleaseGang();
+  if (release && has_config_) ReleaseGang();
   bool counted = next_.attempt != job_.status.attempt;
   for (size_t rank = 0; rank < next_.nodes.size(); ++rank) {
     const NodeStatus &now = next_.nodes[rank], &before = job_.status.nodes[rank];

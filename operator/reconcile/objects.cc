@@ -1,15 +1,12 @@
 #include "operator/reconcile/objects.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "base/bytes.h"
-#include "base/check.h"
 #include "operator/reconcile/commands.h"
 #include "operator/reconcile/pods.h"
+#include "operator/resource/stamp.h"
 
 namespace longhaul::kube {
 namespace {
@@ -90,13 +87,6 @@ std::string ImageOf(const TrainingJob& job, const Settings& settings) {
 
 std::string KeySecretOf(const TrainingJob& job) {
   return job.spec.server.external ? job.spec.server.external->join_secret : KeyName(job);
-}
-
-std::string Sha256(const std::string& text) {
-  std::vector<uint8_t> digest(32);
-  size_t size = digest.size();
-  LH_CHECK(EVP_Q_digest(nullptr, "SHA256", nullptr, text.data(), text.size(), digest.data(), &size) == 1);
-  return HexOf(digest);
 }
 
 // The key as the Secret has it, and in memory as longhaul wants it: readable by its user alone, which files
@@ -226,7 +216,6 @@ Json Anchor(const TrainingJob& job) {
 Json PlanMap(const TrainingJob& job, const JobPlan& plan, const Owner& owner) {
   Json map = Object("v1", "ConfigMap", Metadata(job, PlanName(job), owner));
   map["data"] = {{"nodes.json", NodesJson(plan)}, {"script", plan.script}, {"planHash", plan.hash}};
-  if (job.spec.script.text) map["metadata"]["annotations"][kScriptAnnotation] = "inline";
   map["immutable"] = true;  // a plan before the start is replaced as a whole
   return map;
 }
@@ -384,33 +373,39 @@ Json WorkerPod(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
   return pod;
 }
 
-std::string ServerAddress(const TrainingJob& job, bool remote, const Json& public_service,
-                          const Json& server_pod) {
+std::vector<std::string> ServerAddresses(const TrainingJob& job, bool remote, const Json& public_service,
+                                         const Json& server_pod) {
   const ServerSpec& server = job.spec.server;
-  if (server.external) return server.external->host + ":" + std::to_string(server.external->port);
+  if (server.external) return {server.external->host + ":" + std::to_string(server.external->port)};
   const std::string port = std::to_string(server.port);
-  if (!remote) return ServerName(job) + "." + job.name_space + ".svc:" + port;
+  if (!remote) return {ServerName(job) + "." + job.name_space + ".svc:" + port};
+  std::vector<std::string> addresses;
   const std::string host = TextAt(server_pod, {"status", "hostIP"});
   switch (server.expose) {
     case Expose::kHeadless:
-      return "";
+      break;
     case Expose::kHostNetwork:
-      return host.empty() ? "" : host + ":" + port;
+      if (!host.empty()) addresses.push_back(host + ":" + port);
+      break;
     case Expose::kNodePort: {
       const Json& ports = At(public_service, {"spec", "ports"});
       const int64_t node_port = ports.is_array() && !ports.empty() ? NumberAt(ports[0], {"nodePort"}, 0) : 0;
       // externalTrafficPolicy Local: only the machine that has the server's pod takes the datagrams.
-      return host.empty() || node_port <= 0 ? "" : host + ":" + std::to_string(node_port);
+      if (!host.empty() && node_port > 0) addresses.push_back(host + ":" + std::to_string(node_port));
+      break;
     }
     case Expose::kLoadBalancer: {
       const Json& ingress = At(public_service, {"status", "loadBalancer", "ingress"});
-      if (!ingress.is_array() || ingress.empty()) return "";
-      const std::string ip = TextAt(ingress[0], {"ip"});
-      const std::string name = ip.empty() ? TextAt(ingress[0], {"hostname"}) : ip;
-      return name.empty() ? "" : name + ":" + port;
+      if (!ingress.is_array()) break;
+      for (const Json& one : ingress) {
+        const std::string ip = TextAt(one, {"ip"});
+        const std::string name = ip.empty() ? TextAt(one, {"hostname"}) : ip;
+        if (!name.empty()) addresses.push_back(name + ":" + port);
+      }
+      break;
     }
   }
-  return "";
+  return addresses;
 }
 
 }  // namespace longhaul::kube

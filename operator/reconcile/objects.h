@@ -51,8 +51,8 @@ Json WorkerPod(const TrainingJob& job, const NodeConfig& config, const JobPlan& 
                const Settings& settings, const WorkerPodParts& parts, const Owner& owner);
 
 // "longhaul-server:7700", as a pod of that cluster reaches it. Of another cluster it follows from what is
-// observed of the service and of the server's pod; "" while it is not known.
-std::string ServerAddress(const TrainingJob& job, bool remote, const Json& public_service,
-                          const Json& server_pod);
+// observed of the service and of the server's pod; none while it is not known, several of a load balancer.
+std::vector<std::string> ServerAddresses(const TrainingJob& job, bool remote, const Json& public_service,
+                                         const Json& server_pod);
 
 }  // namespace longhaul::kube

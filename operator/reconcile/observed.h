@@ -37,9 +37,6 @@ struct Settings {
   Duration finalizer_timeout = std::chrono::minutes(5);
 };
 
-// Annotation of plans: "inline" where the job has the script, too.
-inline constexpr const char* kScriptAnnotation = "longhaul.dev/script";
-
 // Of an API server: "" is the one that has the job, else spec.sites[].name of a site with a kubeconfig.
 struct SiteObject {
   std::string cluster;
@@ -54,6 +51,8 @@ struct Observed {
   // All that have the label kJobLabel with the job's name, pods and StatefulSet and the rest, with apiVersion
   // and kind. Secrets are not read.
   std::vector<SiteObject> objects;
+  // False: of scripts that are not short, of the job and of plans, the marks alone (stamp.h).
+  bool whole_script = false;
   std::optional<Json> script_map;  // the ConfigMap of spec.script.configMapRef
   std::vector<FreeGpus> free;      // with allocation.capacity Discovered
   // May the requester use the profile (or, for an inline configuration, any)?

@@ -29,6 +29,7 @@ class Pass : private Provisioner {
 
   // control: phases.
   void Assess();
+  void EndDegraded();
   void GiveSitesUp();  // of an elastic job
   void Complete();
   void Suspend();

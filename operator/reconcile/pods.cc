@@ -116,6 +116,8 @@ PodView ReadPod(const Json& pod) {
     view.deleting_until =
         ParseTimestamp(TextAt(pod, {"metadata", "deletionTimestamp"})).value_or(view.created);
   }
+  view.ends =
+      view.deleting_until || view.fate >= PodFate::kSucceeded || ConditionIs(pod, "DisruptionTarget", "True");
   const Json& scheduled = ConditionOf(pod, "PodScheduled");
   view.unschedulable = view.fate == PodFate::kWaiting && TextAt(scheduled, {"status"}) == "False" &&
                        TextAt(scheduled, {"reason"}) == "Unschedulable";

@@ -29,6 +29,7 @@ struct PodView {
   std::optional<int64_t> exit_code;
   Instant created;
   std::optional<Instant> deleting_until;  // deletionTimestamp: when its grace ends
+  bool ends = false;                      // deleted, evicted, or over
   bool unschedulable = false;
   bool key_refused = false;  // the Secret of its key is not the operator's
   std::string trouble;       // what keeps it from running, in a sentence; "" when nothing does

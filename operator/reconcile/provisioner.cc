@@ -42,7 +42,8 @@ void Provisioner::ProvisionServer() {
   }
   // It is not read: made as long as the server may wait for it.
   if (!ServerReady()) Create(KeySecret(job_, seen_.job_key, JobOwner(job_)));
-  if (has_config_) need(ServerSet(job_, config_, plan_, settings_, {next_.attempt, Left()}, seen_.job_key));
+  if (!has_config_) return;  // what cannot be made is not replaced
+  need(ServerSet(job_, config_, plan_, settings_, {next_.attempt, Left()}, seen_.job_key));
   // That of a plan before has another number of members, that of an attempt before lets its pods in.
   if (!ServerCurrent() || ServerWaitsForEnded()) StopServer();
 }
@@ -71,7 +72,7 @@ void Provisioner::ProvisionRemote() {
     }
     const Json& map = Find("ConfigMap", PlanName(job_), cluster);
     if (map.is_null()) {
-      Create(PlanMap(job_, plan_, *owner), cluster);
+      (void)CreatePlan(*owner, cluster);
     } else if (TextAt(map, {"data", "planHash"}) != plan_.hash) {
       waits_for_objects_ = true;
       Delete(map, cluster);  // of the plan before, and immutable
@@ -88,9 +89,14 @@ void Provisioner::ProvisionPods() {
   for (size_t rank = 0; rank < next_.nodes.size(); ++rank) {
     const NodeStatus& node = next_.nodes[rank];
     const std::string cluster = ClusterOf(node.site);
-    if (!Reachable(cluster) || node.phase == NodePhase::kSucceeded || node.phase == NodePhase::kLost)
+    if (!Reachable(cluster) || node.phase == NodePhase::kSucceeded) continue;
+    const auto found = pods_.find(node.name);
+    if (node.phase == NodePhase::kLost) {
+      // One that was given up is not to begin later.
+      if (found != pods_.end() && !found->second.view.ends) Delete(*found->second.object, cluster);
       continue;
-    if (const auto found = pods_.find(node.name); found != pods_.end()) {
+    }
+    if (found != pods_.end()) {
       const PodView& pod = found->second.view;
       if (pod.incarnation == Incarnation(node) && pod.plan == next_.plan_hash) continue;
       waits_for_objects_ = true;

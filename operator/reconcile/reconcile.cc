@@ -103,10 +103,12 @@ bool Pass::TakeConfiguration() {
   }
   if (job_.spec.server.expose == Expose::kHostNetwork && !job_.spec.server.external &&
       (job_.spec.node || At(config_.node_template, {"spec", "hostNetwork"}) != true)) {
-    Fail("BadTemplate",
-         "spec.server.expose: HostNetwork needs a profile whose nodeTemplate.spec.hostNetwork is true: "
-         "choose NodePort "
-         "or LoadBalancer, or ask an administrator for such a profile");
+    const std::string why =
+        "spec.server.expose: HostNetwork needs a profile whose nodeTemplate.spec.hostNetwork is true: "
+        "choose NodePort "
+        "or LoadBalancer, or ask an administrator for such a profile";
+    if (StatusHasPlan()) return DoWithoutProfile("TrainingProfile " + job_.spec.profile + ": " + why);
+    Fail("BadTemplate", why);
     return false;
   }
   return true;
@@ -129,19 +131,25 @@ bool Pass::DoWithoutProfile(const std::string& why) {
 bool Pass::Authorize() {
   // Once allowed, a job runs to its end.
   if (next_.IsTrue("Authorized")) return true;
-  const std::string person = next_.requester.empty() ? "the requester" : next_.requester;
+  const std::string person = job_.requester.empty() ? "the requester" : job_.requester;
   const std::string what =
       job_.spec.profile.empty() ? "all trainingprofiles" : "trainingprofiles/" + job_.spec.profile;
   switch (seen_.permission) {
     case Permission::kAllowed:
+      next_.requester = job_.requester;
       Set("Authorized", true, "Allowed", person + " may use " + what);
       return true;
-    case Permission::kDenied:
-      Set("Authorized", false, "Denied", person + " may not use " + what);
-      Fail("Unauthorized",
-           person + " may not use " + what + ": ask an administrator for the RBAC verb \"use\" on it" +
-               (seen_.permission_message.empty() ? "" : " (" + seen_.permission_message + ")"));
+    case Permission::kDenied: {
+      // With a message it was not asked: it is not even known that this is the requester.
+      if (seen_.permission_message.empty()) next_.requester = job_.requester;
+      const std::string why =
+          seen_.permission_message.empty()
+              ? person + " may not use " + what + ": ask an administrator for the RBAC verb \"use\" on it"
+              : seen_.permission_message;
+      Set("Authorized", false, "Denied", why);
+      Fail("Unauthorized", why);
       return false;
+    }
     case Permission::kUnknown:
       break;
   }
@@ -250,9 +258,8 @@ bool Pass::EnsurePlan() {
   plan_ = PlanOf(std::move(nodes), *script);
   // Its ConfigMap is gone, and the script is another one by now: all begin anew with that.
   if (plan_.hash != next_.plan_hash) return Adopt(plan_);
-  Create(PlanMap(job_, plan_, JobOwner(job_)));
   RequeueIn(kSoon);
-  return true;
+  return CreatePlan(JobOwner(job_));
 }
 
 // --- control: phases
@@ -273,6 +280,15 @@ void Pass::GiveSitesUp() {
   }
 }
 
+// What was not found again in this pass is over, but for nodes that are lost.
+void Pass::EndDegraded() {
+  const Condition* degraded = next_.Find("Degraded");
+  if (degrades_ || degraded == nullptr || degraded->reason == "NodesLost") return;
+  const size_t lost = CountOf(NodePhase::kLost);
+  Set("Degraded", lost > 0, lost > 0 ? "NodesLost" : "Whole",
+      lost > 0 ? std::to_string(lost) + " nodes are lost" : "nothing keeps the job from going on");
+}
+
 void Pass::Assess() {
   for (const std::string& cluster : seen_.unreachable) {
     const auto why = seen_.why_unreachable.find(cluster);
@@ -288,12 +304,7 @@ void Pass::Assess() {
   const size_t planned = plan_.nodes.size(), lost = CountOf(NodePhase::kLost);
   const size_t done = CountOf(NodePhase::kSucceeded), ready = done + CountOf(NodePhase::kReady);
   next_.ready_nodes = std::to_string(ready) + "/" + std::to_string(planned);
-  // What is not found again is over, but for nodes that are lost, whose words stay.
-  if (const Condition* degraded = next_.Find("Degraded");
-      !degrades_ && degraded != nullptr && degraded->reason != "NodesLost") {
-    Set("Degraded", lost > 0, lost > 0 ? "NodesLost" : "Whole",
-        lost > 0 ? "nodes are lost" : "nothing is missing any more");
-  }
+  EndDegraded();
   if (done + lost == planned && planned > 0) {
     Set("Succeeded", false, "Completing", "all nodes have finished; the server writes its last checkpoint");
     To(Phase::kCompleting, "NodesFinished",
@@ -347,8 +358,11 @@ void Pass::Assess() {
     return RequeueAt(gone + kLastWord);
   To(Phase::kRestarting, server ? "NodesNotReady" : "ServerNotReady",
      server ? "waits for the nodes that are not ready" : "waits for the server");
-  if (server || settings_.server_timeout == Duration(0)) return;
-  const Instant until = gone + settings_.server_timeout;
+  if (server || settings_.server_timeout == Duration(0) || !has_config_) return;
+  // Since the profile is back, it may be made again.
+  const Condition* degraded = next_.Find("Degraded");
+  const Instant until =
+      std::max(gone, degraded == nullptr ? gone : degraded->since) + settings_.server_timeout;
   if (until > now_) return RequeueAt(until);
   Fail(
       "ServerLost",
@@ -359,6 +373,8 @@ void Pass::Assess() {
 
 void Pass::Complete() {
   StopServer();
+  degrades_ = false;  // an end takes no profile
+  EndDegraded();
   const Condition* completing = next_.Find("Succeeded");
   const Instant since = completing == nullptr ? now_ : completing->since;
   const bool late = since + kCompletion <= now_;
@@ -373,6 +389,7 @@ void Pass::Complete() {
 }
 
 void Pass::Suspend() {
+  EndDegraded();
   if (next_.phase == Phase::kSuspended) {
     for (const auto& [name, pod] : pods_) {
       const bool ended = pod.view.fate == PodFate::kSucceeded;

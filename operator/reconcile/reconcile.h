@@ -43,6 +43,9 @@ struct Decision {
   std::vector<Action> actions;
   // Called again then at the latest, also when nothing is seen to change.
   std::optional<Duration> requeue_after;
+  // A plan is to be written, and its script was not seen as a whole: to be decided again with it, and none of
+  // the actions done.
+  bool needs_script = false;
 };
 
 // `now` is the time since the Unix epoch.

@@ -76,6 +76,7 @@ Observed ModelCluster::Observe() const {
   seen.script_map = script_map;
   seen.free = free;
   seen.permission = permission;
+  seen.permission_message = permission_message;
   seen.job_key = std::string(64, 'a');
   seen.unreachable = unreachable;
   return seen;

@@ -56,6 +56,7 @@ class ModelCluster {
 
   Settings settings;
   Permission permission = Permission::kAllowed;
+  std::string permission_message;
   Json profile = ProfileObject();
   std::optional<Json> script_map;
   std::vector<FreeGpus> free;

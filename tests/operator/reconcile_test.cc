@@ -336,6 +336,16 @@ TEST(S6Reconcile, PermissionIsAskedForAndRemembered) {
   EXPECT_TRUE(cluster.IsTrue("Authorized"));
 }
 
+TEST(S6Reconcile, ARequesterThatIsNotProvenIsNotShown) {
+  ModelCluster cluster(Job());
+  cluster.permission = Permission::kDenied;
+  cluster.permission_message = "the job lacks the stamp";
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().reason, "Unauthorized");
+  EXPECT_EQ(cluster.status().message, "the job lacks the stamp");
+  EXPECT_EQ(cluster.status().requester, "");
+}
+
 TEST(S6Reconcile, AUserWithoutTheRightIsRefusedByName) {
   ModelCluster cluster(Job());
   cluster.permission = Permission::kDenied;
@@ -413,10 +423,54 @@ TEST(S2Reconcile, AJobThatTrainsGoesOnWithoutItsProfileAndMakesNoPodUntilItIsBac
   cluster.EndPod("resnet-node-1", 0);
   cluster.Settle();
   EXPECT_EQ(cluster.status().phase, Phase::kSucceeded) << "an end takes no profile";
+  EXPECT_FALSE(cluster.IsTrue("Degraded"));
   suspended.mutable_job()["spec"]["runPolicy"] = {{"suspend", true}};
   suspended.Settle();
   EXPECT_EQ(suspended.status().phase, Phase::kSuspended);
   EXPECT_THAT(suspended.Workers(), ElementsAre());
+  suspended.profile = profile;
+  suspended.Settle();
+  EXPECT_FALSE(suspended.IsTrue("Degraded"));
+  EXPECT_THAT(finishes.Saw("NodeFailed"), HasSubstr("(retry 1)"));
+  finishes.profile = profile;
+  finishes.profile["spec"]["maxRetries"] = 0;
+  finishes.Settle();
+  EXPECT_EQ(finishes.status().reason, "RetriesExhausted");
+}
+
+TEST(S2Reconcile, WithoutItsProfileAJobsServerIsNotReplacedAndNotGivenUp) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  cluster.EvictPod("resnet-node-1");
+  cluster.Settle();
+  cluster.BlockPod("resnet-node-1", "no GPU is free");
+  const Json profile = std::exchange(cluster.profile, Json());
+  cluster.Advance(400);
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().attempt, 1) << "no gang is released that could not be made";
+  cluster.DeleteByHand("StatefulSet/resnet-server");
+  cluster.Advance(3600);
+  cluster.Settle();
+  cluster.Advance(3600);
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().phase, Phase::kRestarting);
+  cluster.profile = profile;
+  cluster.Reconciled();
+  EXPECT_EQ(cluster.status().phase, Phase::kRestarting) << "its server has 15 minutes from now on";
+  Start(&cluster);
+  EXPECT_NE(cluster.Get("StatefulSet/resnet-server"), nullptr);
+  EXPECT_FALSE(IsTerminal(cluster.status().phase)) << cluster.status().message;
+}
+
+TEST(S2Reconcile, AProfileThatGivesNoHostNetworkAnyMoreStopsNoJob) {
+  ModelCluster cluster(Job([](Json& spec) { spec["server"]["expose"] = "HostNetwork"; }));
+  cluster.profile["spec"]["nodeTemplate"] = {{"spec", {{"hostNetwork", true}}}};
+  Start(&cluster);
+  ASSERT_EQ(cluster.status().phase, Phase::kRunning) << cluster.status().message;
+  cluster.profile["spec"].erase("nodeTemplate");
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().phase, Phase::kRunning);
+  EXPECT_EQ(cluster.status().Find("Degraded")->reason, "InvalidProfile");
 }
 
 TEST(S12Reconcile, TheRoundsOfAJobThatTrainsAreAskedForAgain) {
@@ -607,6 +661,7 @@ TEST(S15Reconcile, AnElasticJobDoesNotWaitForAMachineOfItsLastNode) {
     ModelCluster cluster(Job([&](Json& spec) {
       if (elastic) spec["elastic"] = {{"minNodes", 1}};
     }));
+    cluster.profile["spec"]["cleanPolicy"] = "None";
     Start(&cluster);
     cluster.EvictPod("resnet-node-1");
     cluster.EndPod("resnet-node-0", 0);
@@ -621,6 +676,9 @@ TEST(S15Reconcile, AnElasticJobDoesNotWaitForAMachineOfItsLastNode) {
     EXPECT_EQ(cluster.status().phase == Phase::kSucceeded, elastic) << cluster.status().message;
     EXPECT_EQ(cluster.Saw("NodeLost").empty(), !elastic);
     EXPECT_EQ(cluster.Saw("GangReleased").empty(), elastic);
+    if (elastic) {
+      EXPECT_EQ(cluster.Get("Pod/resnet-node-1"), nullptr) << "it would begin when a GPU is free";
+    }
   }
 }
 
@@ -871,6 +929,54 @@ TEST(S15Reconcile, NodesThatEndWithAServerThatHandsNothingOverDoNotCountIt) {
       }
     }
   }
+}
+
+TEST(S15Reconcile, AServerThatIsEvictedOrMovesAtALaterBarrierCostsNoRetry) {
+  for (const bool evicted : {true, false}) {
+    ModelCluster cluster(Job([&](Json& spec) {
+      if (evicted) spec["server"].erase("storage");
+    }));
+    Start(&cluster);
+    Json& server = *cluster.Get("Pod/resnet-server-0");
+    if (evicted) {
+      server["status"]["phase"] = "Failed";
+    } else {
+      cluster.DeleteByHand("Pod/resnet-node-0");
+      cluster.DeleteByHand("Pod/resnet-node-1");
+      cluster.Settle();
+      ASSERT_EQ(cluster.status().nodes[0].phase, NodePhase::kStarting);
+      server["status"]["conditions"] = Json::array({{{"type", "DisruptionTarget"}, {"status", "True"}}});
+    }
+    const int before = cluster.status().nodes[0].disruptions;
+    cluster.EndPod("resnet-node-0", 1);
+    cluster.Reconciled();
+    EXPECT_EQ(cluster.status().nodes[0].retries, 0);
+    EXPECT_EQ(cluster.status().nodes[0].disruptions, before + 1);
+  }
+}
+
+TEST(S15Reconcile, NodesOfAnotherClusterStayWhereAnyOfTheAddressesIsTheirs) {
+  ModelCluster cluster(Job([](Json& spec) {
+    spec["server"]["expose"] = "LoadBalancer";
+    spec["sites"] = Json::array(
+        {{{"name", "ams"}, {"gpus", 10}}, {{"name", "fra"}, {"gpus", 5}, {"kubeconfigSecret", "site-fra"}}});
+  }));
+  cluster.Settle();
+  Json& balancer = (*cluster.Get("Service/resnet-public"))["status"]["loadBalancer"];
+  balancer["ingress"] = {{{"ip", "192.0.2.20"}}};
+  Start(&cluster);
+  ASSERT_EQ(cluster.status().phase, Phase::kRunning) << cluster.status().message;
+  balancer["ingress"] = {{{"hostname", "eu.example"}}, {{"ip", "192.0.2.20"}}};
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().nodes[1].disruptions, 0);
+  balancer["ingress"] = {{{"hostname", "eu.example"}}};
+  ModelCluster older = cluster;
+  (*older.Get("Pod/resnet-node-1", "fra"))["metadata"]["labels"].erase(kServerLabel);
+  older.Settle();
+  EXPECT_EQ(older.status().nodes[1].disruptions, 0) << "a pod of before the label";
+  cluster.Settle();
+  EXPECT_EQ(cluster.status().nodes[1].disruptions, 1);
+  EXPECT_THAT(CommandOf(*cluster.Get("Pod/resnet-node-1", "fra"), 0), HasSubstr("--server eu.example:7700"));
 }
 
 TEST(S15Reconcile, NodesOfAnotherClusterFollowAServerThatHasMoved) {

@@ -62,6 +62,8 @@ struct ApiRequest {
   std::optional<int64_t>
       grace_seconds;  // kDelete: nullopt is the object's own; 0 does not wait for its machine
 
+  bool ignores_answer = false;  // of a write that succeeds its object is not kept
+
   std::string container;  // kLog
   bool follow = false;    // kLog: goes on until the container has ended
 

@@ -69,8 +69,11 @@ void Informer::OnList(const ApiResult& page, Instant now, double chance) {
     not_before_ = now + BackOff(options_.first_back_off, options_.longest_back_off, ++failures_, chance);
     return;
   }
-  // A page of large objects: fewer of them.
-  if (page.code == ApiCode::kTooLarge) page_limit_ = std::max(1u, page_limit_ / 2);
+  // A page of large objects: fewer of them, at once.
+  if (page.code == ApiCode::kTooLarge && page_limit_ > 1) {
+    page_limit_ = std::max(1u, page_limit_ / 4);
+    return Relist();
+  }
   if (!page.ok()) return Fail("list: " + page.ToString(), now, chance);
   ++counters_.pages;
   if (!TakePage(page)) {

@@ -271,7 +271,9 @@ void Admission::ValidateCreate(ReviewId id, const Request& request, Instant now)
     waiting.rules_code = kForbidden;
     waiting.rules = {StatusCode::kPermissionDenied,
                      "the annotation " + std::string(kStamps[i].annotation) +
-                         " names another user, or what this one is not: leave it out"};
+                         (kStamps[i].annotation == kProofAnnotation
+                              ? " is of another user or another spec: leave it out"
+                              : " names another user, or what this one is not: leave it out")};
   }
   waiting.access = QuestionOf(request.user, request.identity, request.name_space,
                               TextAt(object, {"spec", "profileRef", "name"}));

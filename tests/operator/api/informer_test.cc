@@ -226,17 +226,17 @@ TEST(Informer, AWatchOfAFullStoreMayStillChangeWhatIsInIt) {
   EXPECT_TRUE(informer.synced());
 }
 
-TEST(Informer, APageThatIsTooLargeIsAskedForInHalves) {
+TEST(Informer, APageThatIsTooLargeIsAskedForInQuartersAtOnce) {
   Informer informer;
-  EXPECT_EQ(informer.Poll(At(0), 0).page_limit, 500u);
-  informer.OnList(MakeError(ApiCode::kTooLarge, "the answer is larger"), At(0), 0);
-  EXPECT_EQ(informer.Poll(At(10), 0).page_limit, 250u);
-  for (int i = 0; i < 20; ++i) {
-    informer.OnList(MakeError(ApiCode::kTooLarge, "the answer is larger"), At(100 * (i + 1)), 0);
-    informer.Poll(At(100 * (i + 1) + 50), 0);
+  for (const uint32_t limit : {500u, 125u, 31u, 7u, 1u}) {
+    const Informer::Want want = informer.Poll(At(0), 0);
+    EXPECT_EQ(want.step, Step::kList);
+    EXPECT_EQ(want.page_limit, limit);
+    informer.OnList(MakeError(ApiCode::kTooLarge, "the answer is larger"), At(0), 0);
   }
-  informer.OnList(MakeError(ApiCode::kTooLarge, "the answer is larger"), At(5000), 0);
-  EXPECT_EQ(informer.Poll(At(6000), 0).page_limit, 1u);
+  EXPECT_EQ(informer.Poll(At(0), 0).step, Step::kWait) << "one object is too large: no hurry";
+  EXPECT_EQ(informer.counters().failures, 1u);
+  EXPECT_EQ(informer.Poll(At(100), 0).page_limit, 1u);
 }
 
 TEST(Informer, AnAnswerThatIsNoListIsAFailureAndChangesNothing) {

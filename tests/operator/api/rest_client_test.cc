@@ -349,6 +349,32 @@ TEST(RestClient, AnAnswerAboveTheBoundIsCutOff) {
   EXPECT_EQ(client->counters().too_large, 1u);
 }
 
+TEST(RestClient, AnAnswerThatIsNotWantedIsNotKeptAndARefusalIs) {
+  std::atomic<bool> refuses{false};
+  FaultServer server([&](const FaultRequest&, Peer& peer) {
+    if (refuses) {
+      peer.Answer(409, R"({"kind":"Status","reason":"Conflict","message":"changed"})");
+    } else {
+      peer.Answer(200, "{\"text\":\"" + std::string(300'000, 'x') + "\"}");
+    }
+    return true;
+  });
+  RestOptions options = Short();
+  options.max_response_bytes = 100'000;
+  const auto client = Client(server, options);
+  ApiRequest request = Of(Verb::kApply);
+  EXPECT_EQ(client->Call(request).code, ApiCode::kTooLarge);
+  request.ignores_answer = true;
+  const ApiResult done = client->Call(request);
+  EXPECT_EQ(done.code, ApiCode::kOk) << done.ToString();
+  EXPECT_EQ(done.http, 200);
+  EXPECT_TRUE(done.body.is_null());
+  refuses = true;
+  const ApiResult refused = client->Call(request);
+  EXPECT_EQ(refused.code, ApiCode::kConflict);
+  EXPECT_THAT(refused.ToString(), testing::HasSubstr("changed"));
+}
+
 TEST(RestClient, HeadersWithoutEndAreCutOff) {
   FaultServer server([](const FaultRequest&, Peer& peer) {
     peer.Send("HTTP/1.1 200 OK\r\n");

@@ -20,8 +20,10 @@
 #include "operator/reconcile/pods.h"
 #include "operator/resource/stamp.h"
 #include "operator/resource/timestamps.h"
+#include "tests/operator/api/temporary_folder.h"
 #include "tests/operator/controller/model_api_server.h"
 #include "tests/operator/model_cluster.h"
+#include "tests/operator/operator_process.h"
 
 namespace longhaul::kube {
 namespace {
@@ -417,6 +419,73 @@ TEST(S9Controller, WhatMachinesHaveFreeIsDiscovered) {
   ASSERT_TRUE(home.Until([&] { return home.server.Workers().size() == 2; })) << Dump(home.job()["status"]);
   EXPECT_EQ(home.plan().nodes[0].gpus, 8);
   EXPECT_EQ(home.plan().nodes[1].gpus, 4);
+}
+
+// --- long scripts
+
+TEST(S10Controller, ALongScriptIsReadWhenItsPlanIsWritten) {
+  Home home;
+  Json job = Job();
+  const std::string script = "#!/bin/sh\n" + std::string(kKeptScriptBytes, '#');
+  job["spec"]["script"]["inline"] = script;
+  home.Submit(job);
+  home.Start();
+  ASSERT_TRUE(home.Until([&] { return home.server.Workers().size() == 2; })) << home.status().message;
+  EXPECT_EQ(home.plan().script, script);
+  EXPECT_EQ(home.plan().hash, home.status().plan_hash);
+  const Json pod = *home.server.Get("pods", "team/resnet-node-0");
+  EXPECT_EQ(pod["spec"]["containers"][1]["command"].back(), "/longhaul/plan/script") << "not by python3";
+  home.server.Remove("configmaps", "team/resnet-plan");
+  ASSERT_TRUE(home.Until([&] { return home.server.Get("configmaps", "team/resnet-plan").has_value(); }));
+  EXPECT_EQ(home.plan().script, script);
+  // By other hands, of the same length.
+  home.server.Change("configmaps", "team/resnet-plan", [](Json* map) {
+    (*map)["data"]["script"] = "#!/bin/sh\n" + std::string(kKeptScriptBytes, 'x');
+  });
+  ASSERT_TRUE(home.Until([&] {
+    return home.server.Get("configmaps", "team/resnet-plan").has_value() && home.plan().script == script;
+  }));
+  EXPECT_EQ(home.status().attempt, 1);
+  ASSERT_TRUE(home.UntilClean());
+}
+
+TEST(S16Controller, AHundredJobsWithLongScriptsFitIntoTheMemoryOfItsPod) {
+  constexpr int kJobs = 100;
+  Home home;
+  api::TemporaryFolder folder;
+  folder.Write("kubeconfig", OperatorProcess::Kubeconfig(home.server.url()));
+  const auto job = [&](int i) {
+    Json one = Job("job-" + std::to_string(i));
+    one["spec"]["script"]["inline"] =
+        "#!/usr/bin/python3\n" + std::string(250'000, static_cast<char>('a' + i % 26));
+    one["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] = one.dump();
+    return one;
+  };
+  for (int i = 0; i < kJobs; ++i) home.Submit(job(i));
+  std::set<std::string> ready;
+  const auto running = [&] {
+    for (const std::string& key : home.server.Workers()) {
+      if (ready.insert(key).second) home.server.MakeReady(key);
+    }
+    const auto phases = home.server.Phases("trainingjobs");
+    return std::ranges::count(phases, "Running", [](const auto& one) { return one.second; }) == kJobs;
+  };
+  const std::vector<std::string> flags = {"--kubeconfig", folder.path() + "/kubeconfig", "--no-lease"};
+  double most = 0;
+  {
+    const OperatorProcess program(flags, false);
+    ASSERT_TRUE(home.Until(running, 4 * kLong));
+    most = program.MostMegabytes();
+  }
+  const OperatorProcess again(flags, false);  // all of them run when it begins
+  ready.clear();
+  for (int i = 0; i < kJobs; ++i) home.server.Remove("pods", "team/job-" + std::to_string(i) + "-node-1");
+  ASSERT_TRUE(
+      home.Until([&] { return home.server.made()["team/job-99-node-1"] > 1 && running(); }, 4 * kLong));
+  std::printf("%d jobs of 250 kB scripts: %.1f MB from their plans on, %.1f MB of an operator that begins\n",
+              kJobs, most, again.MostMegabytes());
+  if (LONGHAUL_SLOWNESS > 1) return;  // a sanitizer takes memory
+  EXPECT_LT(std::max(most, again.MostMegabytes()), 50);
 }
 
 // --- several operators

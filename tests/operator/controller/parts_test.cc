@@ -15,6 +15,7 @@
 #include "operator/controller/sites.h"
 #include "operator/reconcile/objects.h"
 #include "operator/resource/requester.h"
+#include "operator/resource/stamp.h"
 #include "tests/operator/api/fault_server.h"
 
 namespace longhaul::kube {
@@ -90,29 +91,29 @@ TEST(Requests, ListsLackKindsAndPodsAreSlim) {
   EXPECT_EQ(job["metadata"]["annotations"]["a"], "b");
 }
 
-TEST(Requests, AScriptIsKeptOnceAndOfAnEndedJobNot) {
-  const std::string script(1000, 's');
+TEST(Requests, OfALongScriptAMarkIsKept) {
   const std::string applied = "kubectl.kubernetes.io/last-applied-configuration";
-  Json object = {{"metadata", {{"name", "j"}, {"annotations", {{applied, script}, {"a", "b"}}}}},
-                 {"spec", {{"script", {{"inline", script}}}}},
-                 {"status", {{"phase", "Running"}}}};
+  const std::string small(kKeptScriptBytes, 's'), large = "#!/bin/sh\n" + small;
+  Json object = {{"metadata", {{"name", "j"}, {"annotations", {{applied, large}, {"a", "b"}}}}},
+                 {"spec", {{"script", {{"inline", large}}}}}};
   Slim(*FindKind("TrainingJob"), &object);
   EXPECT_EQ(object["metadata"]["annotations"], Json({{"a", "b"}}));
-  EXPECT_EQ(object["spec"]["script"]["inline"], script);
-  object["status"]["phase"] = "Failed";
-  Slim(*FindKind("TrainingJob"), &object);
-  EXPECT_LT(TextAt(object, {"spec", "script", "inline"}).size(), 100u);
-  EXPECT_FALSE(TextAt(object, {"spec", "script", "inline"}).empty()) << "an empty one is no valid spec";
+  const std::string mark = TextAt(object, {"spec", "script", "inline"});
+  EXPECT_LT(mark.size(), 100u);
+  EXPECT_TRUE(mark.starts_with("#!")) << "of what kind it is is known";
+  EXPECT_TRUE(IsScriptMark(mark));
+  EXPECT_EQ(ScriptMark(mark), mark);
+  EXPECT_EQ(ScriptMark(small), small);
+  EXPECT_FALSE(IsScriptMark(small));
+  EXPECT_FALSE(ScriptMark(small + "\n").starts_with("#!"));
   TrainingJob job;
-  const Json only = PlanMap(job, PlanOf({{"j-node-0", "", 8}}, script), Owner());
-  job.spec.script.text = script;
-  const Json whole = PlanMap(job, PlanOf({{"j-node-0", "", 8}}, script), Owner());
-  std::vector<SiteObject> objects = {{"", whole}, {"", only}};
-  for (SiteObject& one : objects) Slim(*FindKind("ConfigMap"), &one.object);
-  EXPECT_LT(TextAt(objects[0].object, {"data", "script"}).size(), 100u);
-  EXPECT_EQ(objects[1].object["data"], only["data"]) << "the one copy";
-  RestoreScript(job, &objects);
-  EXPECT_EQ(objects[0].object["data"], whole["data"]);
+  const JobPlan plan = PlanOf({{"j-node-0", "", 8}}, large);
+  Json map = PlanMap(job, plan, Owner());
+  EXPECT_EQ(map["data"]["script"], large);
+  Slim(*FindKind("ConfigMap"), &map);
+  EXPECT_EQ(map["data"]["script"], mark);
+  EXPECT_EQ(PlanOf(plan.nodes, mark).hash, plan.hash) << "the plan is known by it";
+  EXPECT_NE(PlanOf(plan.nodes, large + "x").hash, plan.hash);
 }
 
 Json Node(const char* name, Json gpus, Json spec = Json::object(), Json labels = Json::object()) {

@@ -2,7 +2,6 @@
 #include "operator/webhook/webhook_server.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -14,20 +13,18 @@
 
 #include <algorithm>
 #include <atomic>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "base/process/spawn.h"
 #include "operator/resource/fields.h"
 #include "tests/operator/api/fault_server.h"
 #include "tests/operator/api/temporary_folder.h"
 #include "tests/operator/api/test_ca.h"
+#include "tests/operator/operator_process.h"
 #include "tests/operator/webhook/reviews.h"
 
 namespace longhaul::kube::webhook {
@@ -364,57 +361,10 @@ TEST_F(WebhookTest, AQuestionThatFailsIsADenialInWords) {
   EXPECT_THAT(response["status"]["message"], HasSubstr("TimedOut"));
 }
 
-// The operator as it is shipped, so that its memory is what is measured.
-class OperatorProcess {
- public:
-  explicit OperatorProcess(const std::vector<std::string>& flags) {
-    int ends[2] = {-1, -1};
-    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-    log_.Reset(ends[0]);
-    const FileDescriptor errors(ends[1]);
-    std::vector<std::string> command = {LONGHAUL_OPERATOR_PROGRAM};
-    command.insert(command.end(), flags.begin(), flags.end());
-    const auto pid = process::Spawn(command, {.die_with_parent = true, .errors = errors.get()});
-    EXPECT_TRUE(pid.ok()) << pid.status().message();
-    pid_ = pid.ok() ? *pid : 0;
-  }
-  ~OperatorProcess() {
-    ::kill(pid_, SIGKILL);
-    (void)process::WaitFor(pid_);
-  }
-  // Of the webhooks, as the log says it.
-  uint16_t Port() {
-    constexpr std::string_view kBefore = "webhooks at 127.0.0.1:";
-    std::string said;
-    char byte = 0;
-    while (::read(log_.get(), &byte, 1) == 1) {
-      said += byte;
-      if (const size_t at = said.find(kBefore); byte == '\n' && at != std::string::npos)
-        return static_cast<uint16_t>(std::atoi(said.c_str() + at + kBefore.size()));
-    }
-    ADD_FAILURE() << said;
-    return 0;
-  }
-  double MostMegabytes() const {
-    std::ifstream status("/proc/" + std::to_string(pid_) + "/status");
-    for (std::string line; std::getline(status, line);) {
-      if (line.starts_with("VmHWM:")) return std::atof(line.c_str() + 6) * 1024 / 1e6;
-    }
-    return 0;
-  }
-
- private:
-  FileDescriptor log_;
-  pid_t pid_ = 0;
-};
-
 TEST_F(WebhookTest, ABurstOfLargeReviewsIsAnsweredBesideSlowSenders) {
   constexpr int kReviews = 200, kSlow = 16;
   constexpr auto kLimit = seconds(15) * LONGHAUL_SLOWNESS;
-  folder_.Write("kubeconfig",
-                "current-context: c\nclusters: [{name: c, cluster: {server: \"" + api_.url() +
-                    "\"}}]\nusers: [{name: u, user: {token: t}}]\ncontexts: [{name: c, context: "
-                    "{cluster: c, user: u, namespace: longhaul-system}}]\n");
+  folder_.Write("kubeconfig", OperatorProcess::Kubeconfig(api_.url()));
   OperatorProcess program({"--kubeconfig", folder_.path() + "/kubeconfig", "--webhook", "127.0.0.1:0",
                            "--webhook-certificates", folder_.path()});
   const uint16_t port = program.Port();
