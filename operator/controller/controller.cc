@@ -240,7 +240,7 @@ bool Controller::GatherPlan(const std::string& key, const TrainingJob& job, Inst
   return true;
 }
 
-// Of the plan, which no ConfigMap or job changes any more, or of the job while there is none.
+// Of the plan, which is as it was written, or of the job while there is none.
 bool Controller::GatherScript(const std::string& key, const TrainingJob& job, Instant now, Observed* seen) {
   const auto whole = [](const auto& one) { return one.second.whole_script; };
   if (std::ranges::count_if(work_, whole) >= static_cast<std::ptrdiff_t>(ScriptDesk::kMost)) return false;
