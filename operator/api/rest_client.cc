@@ -497,7 +497,10 @@ size_t RestClient::Impl::HeaderCallback(char* data, size_t size, size_t count, v
 size_t RestClient::Impl::OnBody(Transfer* call, std::string_view bytes) {
   if (call->IsStreaming()) return TakeStreamBytes(call, bytes);
   if (call->IsIgnored()) return bytes.size();
-  if (call->body.size() + bytes.size() > options_.max_response_bytes) {
+  // One object is larger as JSON than as an API server keeps it, up to six times.
+  const bool one = call->request.verb == Verb::kList && call->request.page_limit == 1;
+  const size_t most = one ? std::max(kMostOfOne, options_.max_response_bytes) : options_.max_response_bytes;
+  if (call->body.size() + bytes.size() > most) {
     call->ended = Ended::kTooLarge;
     return 0;
   }

@@ -31,6 +31,9 @@
 
 namespace longhaul::kube::api {
 
+// Of a list of one object.
+inline constexpr size_t kMostOfOne = size_t{16} << 20;
+
 struct RestOptions {
   std::string user_agent = "longhaul-operator";
   Duration connect_limit =

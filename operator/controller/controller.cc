@@ -218,8 +218,10 @@ bool Controller::GatherPlan(const std::string& key, const TrainingJob& job, Inst
       seen->objects, [&](const SiteObject& one) { return one.cluster.empty() && IsPlanOf(one.object, job); });
   const bool discovers = job.spec.capacity == Capacity::kDiscovered && !job.status.IsTrue("Started");
   if (!job.spec.script.config_map.empty() && (!has_map || discovers)) {
+    if (!HasRoomForScript()) return false;
     auto view = scripts_.Look("ConfigMap", job.name_space, job.spec.script.config_map, key, now);
     if (!view.known) return false;
+    seen->whole_script = true;
     if (!view.trouble.empty()) Say(seen->job, "ScriptUnreadable", view.trouble, now);
     seen->script_map = std::move(view.object);
   }
@@ -240,10 +242,14 @@ bool Controller::GatherPlan(const std::string& key, const TrainingJob& job, Inst
   return true;
 }
 
+bool Controller::HasRoomForScript() const {
+  const auto whole = [](const auto& one) { return one.second.whole_script; };
+  return std::ranges::count_if(work_, whole) < static_cast<std::ptrdiff_t>(ScriptDesk::kMost);
+}
+
 // Of the plan, which is as it was written, or of the job while there is none.
 bool Controller::GatherScript(const std::string& key, const TrainingJob& job, Instant now, Observed* seen) {
-  const auto whole = [](const auto& one) { return one.second.whole_script; };
-  if (std::ranges::count_if(work_, whole) >= static_cast<std::ptrdiff_t>(ScriptDesk::kMost)) return false;
+  if (!HasRoomForScript()) return false;
   const auto map = std::ranges::find_if(
       seen->objects, [&](const SiteObject& one) { return one.cluster.empty() && IsPlanOf(one.object, job); });
   const bool planned = map != seen->objects.end();

@@ -129,6 +129,7 @@ class Controller {
   std::optional<Observed> Gather(const std::string& key, const Json& object, const TrainingJob& job,
                                  Instant now);
   bool GatherSites(const std::string& key, const TrainingJob& job, Instant now, Observed* seen);
+  bool HasRoomForScript() const;  // in memory
   bool GatherScript(const std::string& key, const TrainingJob& job, Instant now, Observed* seen);
   bool GatherPlan(const std::string& key, const TrainingJob& job, Instant now, Observed* seen);
   void GatherProgress(const std::string& key, const TrainingJob& job, Instant now, Observed* seen);

@@ -7,9 +7,6 @@
 namespace longhaul::kube {
 namespace {
 
-// Of pods as they are, with the fields of their managers 10 to 20 KB each, in a page of 2 MiB.
-constexpr uint32_t kPage = 50;
-
 // Extended resources are whole numbers, as text or as a number.
 int64_t CountOf(const Json& quantity) {
   if (quantity.is_number_integer()) return std::max<int64_t>(0, quantity.get<int64_t>());
@@ -117,19 +114,20 @@ const Machines* FreeSurvey::Look(Instant now) {
     ++surveys_;
     next_ = {};
     pods_ = false;
-    Ask("");
+    token_.clear();
+    Ask();
   }
   return nullptr;
 }
 
-void FreeSurvey::Ask(const std::string& continue_token) {
+void FreeSurvey::Ask() {
   api::ApiRequest list;
   list.verb = api::Verb::kList;
   list.type = FindKind(pods_ ? "Pod" : "Node")->type;
-  list.continue_token = continue_token;
+  list.continue_token = token_;
   list.time_limit = std::chrono::seconds(15);
   if (pods_) list.field_selector = "status.phase!=Succeeded,status.phase!=Failed";
-  list.page_limit = kPage;
+  list.page_limit = page_;
   const Result<api::CallId> started = client_->Start(list);
   call_ = started.ok() ? *started : 0;
 }
@@ -138,6 +136,11 @@ std::optional<bool> FreeSurvey::Take(const api::RestEvent& event, Instant now) {
   if (call_ == 0 || event.call != call_) return std::nullopt;
   call_ = 0;
   const api::ApiResult& page = event.result;
+  if (page.code == api::ApiCode::kTooLarge && page_ > 1) {
+    page_ = std::max(1u, page_ / 4);
+    Ask();
+    return call_ == 0;
+  }
   if (!page.ok()) {
     trouble_ =
         std::string(pods_ ? "pods" : "machines") + " of the cluster cannot be listed: " + page.ToString();
@@ -149,15 +152,16 @@ std::optional<bool> FreeSurvey::Take(const api::RestEvent& event, Instant now) {
   if (items.is_array()) {
     for (const Json& item : items) pods_ ? next_.AddPod(item) : next_.AddNode(item);
   }
-  const std::string token = TextAt(page.body, {"metadata", "continue"});
-  if (token.empty() && pods_) {
+  token_ = TextAt(page.body, {"metadata", "continue"});
+  page_ = std::min(kPage, page_ * 2);
+  if (token_.empty() && pods_) {
     machines_ = std::exchange(next_, {});
     trouble_.clear();
     at_ = now;
     return true;
   }
-  if (token.empty()) pods_ = true;
-  Ask(token);
+  if (token_.empty()) pods_ = true;
+  Ask();
   // Where it cannot be asked now, it begins anew when a job looks.
   return call_ == 0;
 }

@@ -38,6 +38,8 @@ class Machines {
 class FreeSurvey {
  public:
   static constexpr Duration kLasts = std::chrono::seconds(10);
+  // Of pods as they are, with the fields of their managers 10 to 20 KB each; fewer where they are larger.
+  static constexpr uint32_t kPage = 50;
 
   explicit FreeSurvey(api::RestClient* client) : client_(client) {}
   ~FreeSurvey() { client_->Cancel(call_); }
@@ -52,12 +54,14 @@ class FreeSurvey {
   uint64_t surveys() const { return surveys_; }
 
  private:
-  void Ask(const std::string& continue_token);
+  void Ask();
 
   api::RestClient* client_;
   Machines machines_, next_;
   std::optional<Instant> at_;
   bool pods_ = false;
+  std::string token_;      // of the next page
+  uint32_t page_ = kPage;  // objects in it
   api::CallId call_ = 0;
   std::string trouble_;
   uint64_t surveys_ = 0;

@@ -45,8 +45,11 @@ void Draft::Create(Json object, const std::string& cluster) {
 
 bool Draft::CreatePlan(const Owner& owner, const std::string& cluster) {
   out_.needs_script |= !seen_.whole_script && IsScriptMark(plan_.script);
-  if (!out_.needs_script) Create(PlanMap(job_, plan_, owner), cluster);
-  return !out_.needs_script;
+  const bool large = plan_.script.size() > kKeptScriptBytes;
+  if (out_.needs_script || (large && created_plan_)) return false;  // a large one for each cluster by itself
+  created_plan_ = true;
+  Create(PlanMap(job_, plan_, owner), cluster);
+  return true;
 }
 
 void Draft::Delete(const Json& object, const std::string& cluster, std::optional<int64_t> grace) {

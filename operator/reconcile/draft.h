@@ -26,7 +26,8 @@ class Draft : protected JobView {
   void Event(bool warning, std::string_view reason, const std::string& message);
   void Create(Json object, const std::string& cluster = "");
   void Delete(const Json& object, const std::string& cluster, std::optional<int64_t> grace = std::nullopt);
-  // False: its script is not here as a whole, and the decision says so.
+  // False: not now. Its script is not here as a whole, and the decision says so; or it is long, and this
+  // decision has one already.
   bool CreatePlan(const Owner& owner, const std::string& cluster = "");
   // Of ours alone: those of others have other field managers.
   void PatchFinalizers(Json finalizers);
@@ -41,6 +42,7 @@ class Draft : protected JobView {
   JobStatus next_;
   Decision out_;
   bool degrades_ = false;
+  bool created_plan_ = false;
 
  private:
   Json JobHead() const;

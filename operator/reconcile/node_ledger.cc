@@ -79,8 +79,6 @@ void NodeLedger::ReleaseGang() {
 void NodeLedger::CountNode(size_t rank, bool* release) {
   NodeStatus& node = next_.nodes[rank];
   if (node.phase == NodePhase::kSucceeded || node.phase == NodePhase::kLost) return;
-  // It failed while the limit was not known, or the limit is lower by now.
-  if (node.phase == NodePhase::kPending && node.retries > config_.max_retries) return Lose(rank);
   if (!Reachable(ClusterOf(node.site))) return;
   const auto found = pods_.find(node.name);
   if (found == pods_.end()) {

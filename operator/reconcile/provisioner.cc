@@ -72,7 +72,7 @@ void Provisioner::ProvisionRemote() {
     }
     const Json& map = Find("ConfigMap", PlanName(job_), cluster);
     if (map.is_null()) {
-      (void)CreatePlan(*owner, cluster);
+      if (!CreatePlan(*owner, cluster)) RequeueIn(kSoon);
     } else if (TextAt(map, {"data", "planHash"}) != plan_.hash) {
       waits_for_objects_ = true;
       Delete(map, cluster);  // of the plan before, and immutable

@@ -120,7 +120,8 @@ bool Pass::DoWithoutProfile(const std::string& why) {
   if (StatusHasPlan()) {
     has_config_ = false;
     config_.max_retries = std::numeric_limits<int>::max();  // its next pod waits for the profile
-    Degrade(reason, why + "; no pod is made until it is there again");
+    // An end takes no profile.
+    if (next_.phase != Phase::kCompleting) Degrade(reason, why + "; no pod is made until it is there again");
     return true;
   }
   Set("Planned", false, reason, why + "; or delete the job, and name another profile in a new one");
@@ -373,7 +374,6 @@ void Pass::Assess() {
 
 void Pass::Complete() {
   StopServer();
-  degrades_ = false;  // an end takes no profile
   EndDegraded();
   const Condition* completing = next_.Find("Succeeded");
   const Instant since = completing == nullptr ? now_ : completing->since;

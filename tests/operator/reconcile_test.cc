@@ -434,6 +434,13 @@ TEST(S2Reconcile, AJobThatTrainsGoesOnWithoutItsProfileAndMakesNoPodUntilItIsBac
   EXPECT_THAT(finishes.Saw("NodeFailed"), HasSubstr("(retry 1)"));
   finishes.profile = profile;
   finishes.profile["spec"]["maxRetries"] = 0;
+  Start(&finishes);
+  EXPECT_EQ(finishes.status().phase, Phase::kRunning);
+  finishes.EvictPod("resnet-node-1");
+  Start(&finishes);
+  EXPECT_EQ(finishes.status().phase, Phase::kRunning)
+      << "a disruption has no limit, whatever the profile says now";
+  finishes.EndPod("resnet-node-1", 1);
   finishes.Settle();
   EXPECT_EQ(finishes.status().reason, "RetriesExhausted");
 }
@@ -454,6 +461,7 @@ TEST(S2Reconcile, WithoutItsProfileAJobsServerIsNotReplacedAndNotGivenUp) {
   cluster.Advance(3600);
   cluster.Settle();
   EXPECT_EQ(cluster.status().phase, Phase::kRestarting);
+  EXPECT_EQ(cluster.Get("StatefulSet/resnet-server"), nullptr);
   cluster.profile = profile;
   cluster.Reconciled();
   EXPECT_EQ(cluster.status().phase, Phase::kRestarting) << "its server has 15 minutes from now on";

@@ -69,10 +69,10 @@ void Informer::OnList(const ApiResult& page, Instant now, double chance) {
     not_before_ = now + BackOff(options_.first_back_off, options_.longest_back_off, ++failures_, chance);
     return;
   }
-  // A page of large objects: fewer of them, at once.
+  // A page of large objects: fewer of them, at once, from where it was.
   if (page.code == ApiCode::kTooLarge && page_limit_ > 1) {
     page_limit_ = std::max(1u, page_limit_ / 4);
-    return Relist();
+    return;
   }
   if (!page.ok()) return Fail("list: " + page.ToString(), now, chance);
   ++counters_.pages;
@@ -81,6 +81,7 @@ void Informer::OnList(const ApiResult& page, Instant now, double chance) {
     return Fail("list: an answer without items, names or a resourceVersion", now, chance);
   }
   if (listed_.size() > options_.max_objects) return Overflow(now, chance);
+  page_limit_ = std::min(std::max(1u, options_.page_limit), page_limit_ * 2);
   continue_token_ = TextAt(page.body, {"metadata", "continue"});
   if (continue_token_.empty()) FinishList(now);
 }

@@ -239,6 +239,28 @@ TEST(Informer, APageThatIsTooLargeIsAskedForInQuartersAtOnce) {
   EXPECT_EQ(informer.Poll(At(100), 0).page_limit, 1u);
 }
 
+TEST(Informer, AfterALargePageTheListGoesOnFromThereWithMore) {
+  Informer informer;
+  const auto page = [](const char* name, const char* more) {
+    ApiResult answer = Ok();
+    answer.body = {{"items", {Pod(name, "1")}}, {"metadata", {{"resourceVersion", "9"}, {"continue", more}}}};
+    return answer;
+  };
+  informer.Poll(At(0), 0);
+  informer.OnList(page("a", "then"), At(0), 0);
+  EXPECT_EQ(informer.Poll(At(0), 0).continue_token, "then");
+  informer.OnList(MakeError(ApiCode::kTooLarge, "the answer is larger"), At(0), 0);
+  Informer::Want want = informer.Poll(At(0), 0);
+  EXPECT_EQ(want.continue_token, "then");
+  EXPECT_EQ(want.page_limit, 125u);
+  informer.OnList(page("b", "on"), At(0), 0);
+  EXPECT_EQ(informer.Poll(At(0), 0).page_limit, 250u);
+  informer.OnList(page("c", ""), At(0), 0);
+  EXPECT_TRUE(informer.synced());
+  EXPECT_EQ(informer.objects().size(), 3u);
+  EXPECT_EQ(informer.counters().lists, 1u);
+}
+
 TEST(Informer, AnAnswerThatIsNoListIsAFailureAndChangesNothing) {
   const Json bad[] = {Json::object(),
                       {{"items", Json::array()}},

@@ -364,6 +364,10 @@ TEST(RestClient, AnAnswerThatIsNotWantedIsNotKeptAndARefusalIs) {
   const auto client = Client(server, options);
   ApiRequest request = Of(Verb::kApply);
   EXPECT_EQ(client->Call(request).code, ApiCode::kTooLarge);
+  ApiRequest one = Of(Verb::kList);
+  EXPECT_EQ(client->Call(one).code, ApiCode::kTooLarge);
+  one.page_limit = 1;
+  EXPECT_EQ(client->Call(one).code, ApiCode::kOk) << "one object is not to stop a list for ever";
   request.ignores_answer = true;
   const ApiResult done = client->Call(request);
   EXPECT_EQ(done.code, ApiCode::kOk) << done.ToString();
