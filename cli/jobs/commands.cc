@@ -196,7 +196,7 @@ ApiResult Stream(kube::api::RestClient* api, const ApiRequest& request, bool* wr
   }
 }
 
-// There is no such job, it has no such node, or the node has no pod now.
+// There is no such job, it has no such node, or the node has no pod now, or not in this cluster.
 std::string WhyNoPod(Cluster* cluster, const LogsOptions& options, const std::string& pod,
                      const std::string& words) {
   const ApiRequest look = OfJobs(Verb::kGet, cluster->name_space, options.name);
@@ -204,9 +204,17 @@ std::string WhyNoPod(Cluster* cluster, const LogsOptions& options, const std::st
   if (job.code == ApiCode::kNotFound) return Explain(look, job);
   const auto nodes = kube::ParseJobStatus(kube::At(job.body, {"status"})).nodes;
   const std::string node = std::to_string(options.node);
-  if (!nodes.empty() && std::ranges::find(nodes, pod, &kube::NodeStatus::name) == nodes.end())
+  const auto found = std::ranges::find(nodes, pod, &kube::NodeStatus::name);
+  if (!nodes.empty() && found == nodes.end())
     return "the job " + options.name + " has no node " + node + ": it has the nodes 0 to " +
            std::to_string(nodes.size() - 1);
+  for (const kube::Json& site : kube::At(job.body, {"spec", "sites"})) {
+    if (found == nodes.end() || kube::TextAt(site, {"name"}) != found->site ||
+        kube::TextAt(site, {"kubeconfigSecret"}).empty())
+      continue;
+    return "node " + node + " of the job " + options.name + " is a pod of another cluster, the site " +
+           found->site + ": name that cluster with --kubeconfig or --context";
+  }
   return "node " + node + " of the job " + options.name + " has no pod now; " +
          CommandOf("jobs " + options.name, cluster->name_space) + " says why: " + words;
 }

@@ -387,6 +387,16 @@ TEST_F(CommandsTest, LogsOfNoPodSayWhetherThereIsSuchAJobAndSuchANode) {
   options.node = 7;
   EXPECT_EQ(Run([&] { return RunLogs(options); }), kJobsRefused);
   EXPECT_EQ(err_, "longhaul logs: the job resnet has no node 7: it has the nodes 0 to 1\n");
+  job["spec"]["sites"] = {{{"name", "ams"}, {"gpus", 10}},
+                          {{"name", "fra"}, {"gpus", 5}, {"kubeconfigSecret", "site-fra"}}};
+  job["status"]["nodes"][0]["site"] = "ams";
+  job["status"]["nodes"][1]["site"] = "fra";
+  options.node = 1;
+  EXPECT_EQ(Run([&] { return RunLogs(options); }), kJobsRefused);
+  EXPECT_THAT(err_, HasSubstr("is a pod of another cluster, the site fra: name that cluster"));
+  options.node = 0;
+  EXPECT_EQ(Run([&] { return RunLogs(options); }), kJobsRefused);
+  EXPECT_THAT(err_, HasSubstr("has no pod now"));
   there = false;
   EXPECT_EQ(Run([&] { return RunLogs(options); }), kJobsRefused);
   EXPECT_THAT(err_, HasSubstr("longhaul logs: there is no job resnet in the namespace training"));
