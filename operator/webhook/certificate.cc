@@ -13,7 +13,8 @@
 namespace longhaul::kube::webhook {
 namespace {
 
-constexpr const char* kFiles[] = {"/tls.crt", "/tls.key"};
+constexpr const char* kFiles[] = {"/tls.crt", "/tls.key", "/path"};  // the last need not be there
+constexpr size_t kMostPathBytes = 256;
 constexpr size_t kMostPemBytes = size_t{1} << 20;  // of a Secret
 
 Result<Certificate::Context> Make(const std::string& certificate, const std::string& key,
@@ -54,6 +55,7 @@ Status Certificate::Stat(Stamp* stamp) const {
   for (const char* file : kFiles) {
     struct stat found {};
     if (::stat((folder_ + file).c_str(), &found) != 0) {
+      if (file == kFiles[2] && errno == ENOENT) continue;
       return {errno == EACCES ? StatusCode::kPermissionDenied : StatusCode::kNotFound,
               folder_ + file + ": " + std::strerror(errno) +
                   ": deploy/kubernetes/admission-webhook/certificate.sh makes one"};
@@ -74,9 +76,16 @@ Status Certificate::Refresh() {
   if (!certificate.ok()) return certificate.status();
   const auto key = api::ReadSmallFile(folder_ + kFiles[1], kMostPemBytes, "the key");
   if (!key.ok()) return key.status();
+  std::string path;
+  if (stamp[10] != 0) {
+    const auto read = api::ReadSmallFile(folder_ + kFiles[2], kMostPathBytes, "the path of the webhooks");
+    if (!read.ok()) return read.status();
+    path = read->substr(0, read->find_last_not_of(" \r\n") + 1);
+  }
   Result<Context> made = Make(*certificate, *key, folder_);
   if (!made.ok()) return made.status();
   context_ = std::move(*made);
+  path_ = std::move(path);
   read_ = stamp;
   ++loads_;
   return {};

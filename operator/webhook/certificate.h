@@ -1,5 +1,6 @@
 // The webhooks' certificate and key, as a Secret of the type kubernetes.io/tls is mounted: tls.crt and
-// tls.key in one folder. They are read again when the files are others.
+// tls.key in one folder, and `path`, where there is one: what the API server knows and others do not. They
+// are read again when the files are others.
 //
 // Not thread-safe.
 #pragma once
@@ -29,17 +30,19 @@ class Certificate {
   Status Refresh();
   // Null until a Refresh was Ok. What has it keeps it.
   const Context& context() const { return context_; }
+  const std::string& path() const { return path_; }  // "" without one
   uint64_t loads() const { return loads_; }
 
  private:
   // Device, inode, size and time of change of each file.
-  using Stamp = std::array<int64_t, 10>;
+  using Stamp = std::array<int64_t, 15>;
 
   Status Stat(Stamp* stamp) const;
 
   const std::string folder_;
   Stamp read_{};
   Context context_;
+  std::string path_;
   uint64_t loads_ = 0;
 };
 

@@ -304,8 +304,13 @@ void WebhookServer::Impl::ReadHead(const Ref& connection) {
 
 void WebhookServer::Impl::OnHead(const Ref& connection, std::string_view rest) {
   const HttpRequest& request = connection->request;
-  const std::optional<Hook> hook = HookOf(request.path());
-  if (!hook) return Answer(connection, 404, "there are /mutate and /validate\n");
+  const std::optional<Hook> hook = HookOf(request.path(), certificate.path());
+  if (!hook) {
+    return Answer(
+        connection, 404,
+        "there are /mutate and /validate, with what the entry path of the certificate's Secret has: "
+        "deploy/kubernetes/admission-webhook/certificate.sh writes both\n");
+  }
   if (request.content_length() > options.max_body_bytes) {
     return Answer(connection, 413,
                   "a review has at most " + std::to_string(options.max_body_bytes) + " bytes\n");

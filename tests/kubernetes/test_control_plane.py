@@ -240,10 +240,13 @@ def test_certificates_are_given_to_the_cluster(installed, tmp_path):
         assert "kubectl.kubernetes.io/restartedAt" in template["metadata"]["annotations"]
         secret = installed.ask("GET", "/api/v1/namespaces/longhaul-system/secrets/longhaul-operator-webhook")[1]
         (tmp_path / "tls.crt").write_bytes(base64.b64decode(secret["data"]["tls.crt"]))
-        for kind in ("mutating", "validating"):
+        known = base64.b64decode(secret["data"]["path"]).decode()
+        assert re.fullmatch("[0-9a-f]{64}", known)
+        for kind, hook in (("mutating", "mutate"), ("validating", "validate")):
             path = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/trainingjobs.longhaul.dev"
-            bundle = installed.ask("GET", path)[1]["webhooks"][0]["clientConfig"]["caBundle"]
-            (tmp_path / "ca.crt").write_bytes(base64.b64decode(bundle))
+            client = installed.ask("GET", path)[1]["webhooks"][0]["clientConfig"]
+            assert client["service"]["path"] == f"/{hook}/{known}"
+            (tmp_path / "ca.crt").write_bytes(base64.b64decode(client["caBundle"]))
             verified = subprocess.run(["openssl", "verify", "-CAfile", str(tmp_path / "ca.crt"), "-verify_hostname",
                                        "longhaul-operator.longhaul-system.svc", str(tmp_path / "tls.crt")], capture_output=True, text=True)
             assert verified.returncode == 0, verified.stderr

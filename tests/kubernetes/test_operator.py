@@ -287,9 +287,10 @@ def webhooks(plane, tmp_path):
         shutil.copy(plane.folder / f"webhook.{suffix}", tmp_path / name)
     bundle = base64.b64encode((plane.folder / "ca.crt").read_bytes()).decode()
     paths = []
-    for thing in load("admission-webhook/webhooks.yaml"):
+    (tmp_path / "path").write_text("0123abcd")
+    for thing, place in zip(load("admission-webhook/webhooks.yaml"), ("/mutate/0123abcd", "/validate/0123abcd")):
         for hook in thing["webhooks"]:
-            place = hook["clientConfig"].pop("service")["path"]
+            hook["clientConfig"].pop("service")
             hook["clientConfig"] = {"url": f"https://127.0.0.1:{port}{place}", "caBundle": bundle}
         kind = thing["kind"].lower() + "s"
         code, answer = plane.ask("POST", "/apis/admissionregistration.k8s.io/v1/" + kind, thing)

@@ -356,13 +356,17 @@ def test_ports_and_names_of_the_operator_agree():
 def test_the_operator_begins_anew_with_its_certificate(there, tmp_path):
     """An operator that began before there was a certificate serves no webhooks."""
     kubectl, log = tmp_path / "kubectl", tmp_path / "log"
-    found = "echo deployment.apps/x" if there else ":"
+    found, known = ("echo deployment.apps/x", "printf a2VwdA==") if there else (":", ":")
     kubectl.write_text(f"#!/bin/sh\necho \"$*\" >>{log}\n"
-                       f"case \"$*\" in *' get deployment '*) {found};; *'apply -f -') cat >/dev/null;; esac\n")
+                       f"case \"$*\" in *' get deployment '*) {found};; *' get secret '*) {known};; *'apply -f -') cat >/dev/null;; esac\n")
     kubectl.chmod(0o755)
     done = subprocess.run([FOLDER / "admission-webhook/certificate.sh", "--context=c"], env={**os.environ, "KUBECTL": str(kubectl)},
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    # The path that is there already, or a new one, in both configurations.
+    paths = re.findall(r'/clientConfig/service/path","value":"(/[a-z]+/)(\w+)"', log.read_text())
+    assert [hook for hook, _ in paths] == ["/mutate/", "/validate/"] and paths[0][1] == paths[1][1]
+    assert re.fullmatch("kept" if there else "[0-9a-f]{64}", paths[0][1])
     said = log.read_text().splitlines()
     after = said[max(i for i, line in enumerate(said) if " patch " in line) + 1:]
     lines = [f"--context=c -n longhaul-system {words}" for words in (

@@ -1,5 +1,6 @@
 #include "operator/webhook/core/admission.h"
 
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 
 #include <algorithm>
@@ -149,10 +150,15 @@ std::string WhyNot(const api::AccessQuestion& q) {
 
 }  // namespace
 
-std::optional<Hook> HookOf(std::string_view path) {
-  if (path == "/mutate") return Hook::kMutate;
-  if (path == "/validate") return Hook::kValidate;
-  return std::nullopt;
+std::optional<Hook> HookOf(std::string_view path, std::string_view secret) {
+  const bool mutates = path.starts_with("/mutate");
+  if (!mutates && !path.starts_with("/validate")) return std::nullopt;
+  path.remove_prefix(std::string_view(mutates ? "/mutate" : "/validate").size());
+  const bool known = secret.empty() ? path.empty() || path.starts_with('/')
+                                    : path.size() == secret.size() + 1 && path.starts_with('/') &&
+                                          CRYPTO_memcmp(path.data() + 1, secret.data(), secret.size()) == 0;
+  if (!known) return std::nullopt;
+  return mutates ? Hook::kMutate : Hook::kValidate;
 }
 
 struct Admission::Request {

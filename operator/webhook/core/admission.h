@@ -35,8 +35,9 @@
 namespace longhaul::kube::webhook {
 
 enum class Hook : uint8_t { kMutate, kValidate };
-// By the path of the webhook configurations; nullopt: there is no such page.
-std::optional<Hook> HookOf(std::string_view path);
+// By the path of the webhook configurations, /mutate/SECRET and /validate/SECRET; nullopt: there is no such
+// page. Without a secret whatever follows is taken.
+std::optional<Hook> HookOf(std::string_view path, std::string_view secret);
 
 using ReviewId = uint64_t;
 

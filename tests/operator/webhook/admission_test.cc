@@ -536,10 +536,16 @@ TEST_F(AdmissionTest, NamesInMessagesCommandNoTerminal) {
 }
 
 TEST(Hooks, HaveThePathsOfTheirConfigurations) {
-  EXPECT_EQ(HookOf("/mutate"), Hook::kMutate);
-  EXPECT_EQ(HookOf("/validate"), Hook::kValidate);
-  EXPECT_FALSE(HookOf("/").has_value());
-  EXPECT_FALSE(HookOf("/validate/").has_value());
+  EXPECT_EQ(HookOf("/mutate", ""), Hook::kMutate);
+  EXPECT_EQ(HookOf("/validate", ""), Hook::kValidate);
+  EXPECT_EQ(HookOf("/validate/of-a-later-version", ""), Hook::kValidate);
+  EXPECT_FALSE(HookOf("/", "").has_value());
+  EXPECT_FALSE(HookOf("/validates", "").has_value());
+  EXPECT_EQ(HookOf("/mutate/secret", "secret"), Hook::kMutate);
+  EXPECT_EQ(HookOf("/validate/secret", "secret"), Hook::kValidate);
+  for (const char* path :
+       {"/mutate", "/mutate/", "/mutate/secre", "/mutate/secrets", "/mutate/Secret", "/mutate-secret"})
+    EXPECT_FALSE(HookOf(path, "secret").has_value()) << path;
 }
 
 }  // namespace

@@ -456,6 +456,22 @@ TEST_F(WebhookTest, TlsIsOfVersion12AtLeast) {
   EXPECT_FALSE(Connect()->Handshake(TLS1_1_VERSION));
 }
 
+TEST_F(WebhookTest, APeerThatDoesNotKnowThePathGetsNoAnswer) {
+  folder_.Write("path", "0123abcd\n");
+  Open(Options());
+  const std::string review = Review("CREATE", Job()).dump();
+  for (const char* path : {"/mutate", "/mutate/", "/mutate/0123abce", "/validate"}) {
+    const Http refused = Exchange(Post(path, review));
+    EXPECT_EQ(refused.code, 404) << path;
+    EXPECT_THAT(refused.body, HasSubstr("certificate.sh"));
+  }
+  EXPECT_EQ(Ask("/mutate/0123abcd", Review("CREATE", Job()))["allowed"], true);
+  folder_.Write("path", "another");  // it is read again, as the certificate is
+  ASSERT_TRUE(Eventually([](const WebhookState& state) { return state.port.certificates == 2; }));
+  EXPECT_EQ(Exchange(Post("/mutate/0123abcd", review)).code, 404);
+  EXPECT_EQ(Ask("/mutate/another", Review("CREATE", Job()))["allowed"], true);
+}
+
 TEST_F(WebhookTest, WhatItCannotServeWithIsSaidAtTheStart) {
   api::ClusterAccess access;
   access.server = api_.url();
