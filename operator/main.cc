@@ -105,10 +105,10 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->check(CLI::Range(0, 65535));
   health::AddMetricsFlag(app, &f.metrics);
   CLI::Option* certificates =
-      app.add_option(
-             "--webhook-certificates", f.certificates,
-             "folder with tls.crt and tls.key of the admission webhooks; read again when they change; "
-             "without the files there are no webhooks")
+      app.add_option("--webhook-certificates", f.certificates,
+                     "folder with tls.crt, tls.key and path (what the API server alone knows) of the "
+                     "admission webhooks; read again when they change; "
+                     "without the files there are no webhooks")
           ->type_name("FOLDER");
   app.add_option("--webhook", f.webhook,
                  "where the API server asks about jobs (deploy/kubernetes/admission-webhook); none = nowhere")
