@@ -135,7 +135,7 @@ struct Home {
     for (const std::string& key : server.Workers()) {
       if (status().phase == Phase::kRunning) {
         server.EndPod(key, 0);
-      } else if (ReadPod(*server.Get("pods", key)).fate < PodFate::kReady) {
+      } else if (ReadPod(server.Get("pods", key).value_or(Json())).fate < PodFate::kReady) {
         server.MakeReady(key);
       }
     }
@@ -620,7 +620,7 @@ struct TwoSites : Home {
       for (const std::string& key : there.Workers()) {
         if (status().phase == Phase::kRunning) {
           there.EndPod(key, 0);
-        } else if (ReadPod(*there.Get("pods", key)).fate < PodFate::kReady) {
+        } else if (ReadPod(there.Get("pods", key).value_or(Json())).fate < PodFate::kReady) {
           there.MakeReady(key);
         }
       }
