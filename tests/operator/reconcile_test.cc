@@ -29,6 +29,15 @@ Json Job(const std::function<void(Json&)>& change = [](Json&) {}) {
   return job;
 }
 
+// Ten GPUs at home, and five in another cluster.
+Json TwoSites(const char* expose) {
+  return Job([&](Json& spec) {
+    spec["server"]["expose"] = expose;
+    spec["sites"] = Json::array(
+        {{{"name", "ams"}, {"gpus", 10}}, {{"name", "fra"}, {"gpus", 5}, {"kubeconfigSecret", "site-fra"}}});
+  });
+}
+
 // To where all nodes train.
 void Start(ModelCluster* cluster) {
   cluster->Settle();
@@ -964,11 +973,7 @@ TEST(S15Reconcile, AServerThatIsEvictedOrMovesAtALaterBarrierCostsNoRetry) {
 }
 
 TEST(S15Reconcile, NodesOfAnotherClusterStayWhereAnyOfTheAddressesIsTheirs) {
-  ModelCluster cluster(Job([](Json& spec) {
-    spec["server"]["expose"] = "LoadBalancer";
-    spec["sites"] = Json::array(
-        {{{"name", "ams"}, {"gpus", 10}}, {{"name", "fra"}, {"gpus", 5}, {"kubeconfigSecret", "site-fra"}}});
-  }));
+  ModelCluster cluster(TwoSites("LoadBalancer"));
   cluster.Settle();
   Json& balancer = (*cluster.Get("Service/resnet-public"))["status"]["loadBalancer"];
   balancer["ingress"] = {{{"ip", "192.0.2.20"}}};
@@ -988,11 +993,7 @@ TEST(S15Reconcile, NodesOfAnotherClusterStayWhereAnyOfTheAddressesIsTheirs) {
 }
 
 TEST(S15Reconcile, NodesOfAnotherClusterFollowAServerThatHasMoved) {
-  ModelCluster cluster(Job([](Json& spec) {
-    spec["server"]["expose"] = "NodePort";
-    spec["sites"] = Json::array(
-        {{{"name", "ams"}, {"gpus", 10}}, {{"name", "fra"}, {"gpus", 5}, {"kubeconfigSecret", "site-fra"}}});
-  }));
+  ModelCluster cluster(TwoSites("NodePort"));
   cluster.Settle();
   (*cluster.Get("Service/resnet-public"))["spec"]["ports"][0]["nodePort"] = 31007;
   Start(&cluster);
@@ -1156,11 +1157,7 @@ TEST(S15Reconcile, ASiteThatStaysAwayIsWaitedForOrAnElasticJobEndsWithoutIt) {
 }
 
 TEST(S16Reconcile, SeveralClustersWorkOnOneJobAndLetItGo) {
-  ModelCluster cluster(Job([](Json& spec) {
-    spec["server"]["expose"] = "NodePort";
-    spec["sites"] = Json::array(
-        {{{"name", "ams"}, {"gpus", 10}}, {{"name", "fra"}, {"gpus", 5}, {"kubeconfigSecret", "site-fra"}}});
-  }));
+  ModelCluster cluster(TwoSites("NodePort"));
   cluster.Settle();
   EXPECT_EQ(cluster.job()["metadata"]["finalizers"], Json::array({kFinalizer}));
   EXPECT_EQ(cluster.Get("Pod/resnet-node-1", "fra"), nullptr) << "the server's port is not known";
