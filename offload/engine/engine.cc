@@ -281,22 +281,14 @@ void Engine::HandleTimeout(Instant now) {
     const auto sid = static_cast<uint32_t>(*what);
     if (slot == Configuring::kSlot) {
       configuring_.OnTimer(now, sid);
-      continue;
-    }
-    if (slot == Liveness::kSlot) {
+    } else if (slot == Liveness::kSlot) {
       OnLivenessTimer(now);
-      continue;
-    }
-    if (slot == Aborts::kSlot) {
+    } else if (slot == Aborts::kSlot) {
       aborts_.OnTimer(now, sid);
-      continue;
-    }
-    Operation* const op = store_.At(slot);
-    LH_CHECK(op != nullptr && op->live);  // a message that ends takes its timers along
-    if (sid == Messages::kMessageTimer) {
-      OnMessageTimer(now, *op);
     } else {
-      execution_.OnSegTimer(now, *op, sid);
+      Operation* const op = store_.At(slot);
+      LH_CHECK(op != nullptr && op->live);  // a message that ends takes its timers along
+      sid == Messages::kMessageTimer ? OnMessageTimer(now, *op) : execution_.OnSegTimer(now, *op, sid);
     }
   }
 }
@@ -306,9 +298,11 @@ void Engine::OnMessageTimer(Instant now, Operation& op) {
   if (op.joined == 0) {
     // A message of others, which no rank here has joined, or which passes through an aggregator.
     const JobConfig* const job = store_.FindJob(op.what.jid);
-    const Instant end = op.heard + 2 * job->deadline;
+    const Instant end = op.heard + Orphans::Life(*job);
     if (now < end) return messages_.ArmDeadline(op, end);
     ++stats_.orphans;
+    // A rank may post the message yet; an aggregator has none that would.
+    if (options_.ranks != 0) orphans_.OnEnd(now, op.what, *job);
     return messages_.Discard(op);
   }
   // Partial results in three steps: sums go on without those who are late, then owners finish, then it is

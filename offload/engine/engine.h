@@ -21,6 +21,7 @@
 #include "offload/engine/liveness.h"
 #include "offload/engine/messages.h"
 #include "offload/engine/ordinary.h"
+#include "offload/engine/orphans.h"
 
 namespace longhaul::offload {
 
@@ -42,7 +43,6 @@ class Engine {
   void RequestNotify(uint8_t rank) { messages_.completions(rank).Arm(); }
   // Whether that rank is to be notified, once.
   bool TakeNotification(uint8_t rank) { return messages_.completions(rank).TakeNotification(); }
-
   // Whether it has asked and not been notified.
   bool IsWaiting(uint8_t rank) const { return messages_.completions(rank).armed(); }
 
@@ -117,6 +117,7 @@ class Engine {
   Configuring configuring_;
   Aborts aborts_;
   Liveness liveness_;
+  Orphans orphans_;
   uint64_t gone_ = 0;  // ranks that have gone, and have registered nothing since
   uint32_t turn_ = 0;  // slot whose turn it is
 };

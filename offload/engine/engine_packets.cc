@@ -166,7 +166,7 @@ Operation* Engine::BeginFromPacket(Instant now, const Packet& packet) {
   }
   if (!Agrees(what, packet)) return nullptr;
   const uint64_t served = aggregator ? SegCount(options_.max_message_bytes, options_.seg_bytes) : 0;
-  if (!store_.MayBeginUnposted(what.segs, served)) {
+  if (orphans_.Refuses(now, h, *job) || !store_.MayBeginUnposted(what.segs, served)) {
     ++stats_.begins_refused;
     return nullptr;
   }
@@ -177,7 +177,7 @@ Operation* Engine::BeginFromPacket(Instant now, const Packet& packet) {
   }
   if (what.reformed) NodesOut(now, job->nodes & ~h.nodes, h.jid);
   op->heard = now;
-  messages_.ArmDeadline(*op, now + 2 * job->deadline);
+  messages_.ArmDeadline(*op, now + Orphans::Life(*job));
   if (aggregator) {
     op->posted = true;
     liveness_.Watch(now);

@@ -15,6 +15,9 @@ namespace longhaul::offload {
 
 class Transfer {
  public:
+  // Between two tries.
+  static constexpr Duration kMostTimeout = std::chrono::milliseconds(250);
+
   struct Send {
     uint16_t slot = 0;
     uint32_t epoch = 0;
@@ -64,7 +67,6 @@ class Transfer {
   // A datagram and its answer inside a datacenter, and a peer's thread that is not running.
   static constexpr Duration kLeastTimeout = std::chrono::microseconds(500);
   static constexpr Duration kFirstTimeout = std::chrono::milliseconds(5);
-  static constexpr Duration kMostTimeout = std::chrono::milliseconds(250);
 
   template <typename T>
   class Ring {

@@ -18,7 +18,7 @@ PROGRAMS = {"server/main.cc", "worker/daemon/main.cc", "wan/main.cc", "worker/of
 # Figure: (wanted, limit). Where what is wanted is not reached, the limit is what is. A commit that raises one says what for.
 LIMITS = {
     "product lines": (40000, 101000),
-    "test lines": (43000, 104600),
+    "test lines": (43000, 104800),
     "product files under 40 lines": (30, 85),
     "arrows between rooms, %": (60, 67),
     "arrows up": (0, 0),

@@ -8,6 +8,7 @@
 #include "offload/engine/control_store.h"
 #include "offload/engine/deadline_wheel.h"
 #include "offload/engine/memory_table.h"
+#include "offload/engine/orphans.h"
 #include "offload/engine/transfer.h"
 
 namespace longhaul::offload {
@@ -251,6 +252,40 @@ TEST(Transfer, TimeOutsFollowRoundTripsAndDouble) {
   EXPECT_EQ(transfer.TimeoutOf(100), milliseconds(250));
   for (int i = 0; i < 100; ++i) transfer.OnRoundTrip(microseconds(3));
   EXPECT_EQ(transfer.TimeoutOf(1), microseconds(500));
+}
+
+TEST(Orphans, AreRefusedUntilThereIsNothingOfThemForAsLongAsOneLives) {
+  const JobConfig job{.nodes = 0b11, .deadline = milliseconds(50)};
+  const Duration quiet = milliseconds(2 * 50 + 250);
+  Instant now = Instant::FromNanoseconds(1'000'000'000);
+  Orphans orphans;
+  Header header;
+  header.jid = 1;
+  header.mid = 0;
+  header.generation = 3;
+  EXPECT_FALSE(orphans.Refuses(now, header, job));
+  Collective what;
+  what.jid = 1;
+  what.generation = 3;
+  orphans.OnEnd(now, what, job);
+  for (int i = 0; i < 3; ++i) {  // each of them begins the time anew
+    now += quiet - milliseconds(1);
+    EXPECT_TRUE(orphans.Refuses(now, header, job)) << i;
+  }
+  Header other = header;
+  other.generation = 4;
+  EXPECT_FALSE(orphans.Refuses(now, other, job)) << "another attempt";
+  other = header;
+  other.mid = Orphans::kRemembered;
+  EXPECT_FALSE(orphans.Refuses(now, other, job)) << "another message";
+  other = header;
+  other.jid = 2;
+  EXPECT_FALSE(orphans.Refuses(now, other, job)) << "of another job";
+  other = header;
+  other.generation = 2;
+  EXPECT_TRUE(orphans.Refuses(now, other, job)) << "an attempt before";
+  now += quiet;
+  EXPECT_FALSE(orphans.Refuses(now, header, job));
 }
 
 TEST(ShareOf, SharesAreWholeSegsAndCoverTheMessage) {

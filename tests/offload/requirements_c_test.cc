@@ -844,6 +844,58 @@ TEST(OffloadDefects, AMessageThatNobodyHereJoinsIsForgotten) {
   EXPECT_EQ(site.engine(1).stats().segs_in_use, 0u);
 }
 
+// Packets of a message that no rank of any node has posted: a damaged number with a checksum that is right.
+TEST(OffloadDefects, AMessageOfNoRankEndsAtAllNodes) {
+  for (const auto policy : {StragglerPolicy::kOff, StragglerPolicy::kSeedSkip, StragglerPolicy::kCascade,
+                            StragglerPolicy::kSelfSkip, StragglerPolicy::kLeafDemote}) {
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      SCOPED_TRACE(testing::Message() << "policy " << static_cast<int>(policy) << " seed " << seed);
+      VirtualSite site(
+          {.nodes = 3, .ranks = 1, .faults = {.reordering = 0.2, .delay = milliseconds(20)}, .seed = seed});
+      site.Configure(
+          {.nodes = 0b111, .policy = policy, .skip_after = microseconds(30), .deadline = milliseconds(50)});
+      AllRanks<int32_t> ranks(site, 256 * 6, Small);
+      Random random(seed);
+      site.filter = [&](uint8_t, uint8_t, std::vector<uint8_t>& datagram) {
+        const auto packet = Parse(datagram);
+        if (packet && random.Chance(0.2)) {
+          Header changed = packet->header;
+          changed.mid += 6;
+          std::vector<uint8_t> other(datagram.size());
+          Encapsulate(changed, packet->payload, other);
+          datagram = other;
+        }
+        return true;
+      };
+      ranks.PostAll();
+      site.RunFor(milliseconds(50));
+      site.filter = nullptr;
+      site.RunFor(seconds(10));
+      EXPECT_EQ(site.SegsInUse(), 0u);
+      for (uint8_t node = 0; node < 3; ++node) EXPECT_TRUE(site.engine(node).NextTimeout().IsInfinite());
+    }
+  }
+}
+
+// The aggregator has forgotten the message meanwhile, and has no rank that would begin it.
+TEST(OffloadDefects, AnAggregatorThatWasOutOfReachTakesTheMessageAgain) {
+  VirtualSite site({.nodes = 2, .ranks = 1, .aggregator = true});
+  site.Configure({.nodes = 0b111, .route = Route::kTree, .root_node = 2, .deadline = milliseconds(50)});
+  site.RunFor(seconds(1));
+  AllRanks<int32_t> ranks(site, 256 * 4, Small);
+  ranks.request.deadline = seconds(10);
+  const Instant begun = site.now();
+  site.filter = [&](uint8_t from, uint8_t, std::vector<uint8_t>&) {
+    const Duration after = site.now() - begun;
+    return after > milliseconds(300) || (from != 2 && after < milliseconds(1));
+  };
+  ranks.PostAll();
+  site.RunFor(seconds(5));
+  EXPECT_EQ(site.engine(2).stats().orphans, 1u);
+  EXPECT_TRUE(ranks.AllEnded(WorkStatus::kSuccess));
+  EXPECT_TRUE(ranks.AllReceived(ranks.Expected()));
+}
+
 TEST(OffloadDefects, StaleGenerationsAreRejected) {
   VirtualSite site({.nodes = 2, .ranks = 1});
   site.Configure({.nodes = 0b11, .deadline = milliseconds(50)});

@@ -1,0 +1,52 @@
+// Messages that have ended here because no rank had joined them. What still comes of one does not begin it
+// again before there was nothing of it for as long as another node's may live: two nodes without a rank in a
+// message would pass its sums on to each other for ever, each beginning it anew after its end. A rank that
+// posts the message begins it at any time.
+//
+// Bounded: of two with the same low bits of mid the later one is remembered.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "base/instant.h"
+#include "offload/engine/collective.h"
+#include "offload/engine/transfer.h"
+#include "offload/engine/wire.h"
+
+namespace longhaul::offload {
+
+class Orphans {
+ public:
+  // Ends of 48 messages at a time (ControlStore::kUnpostedMessages) by as many peers as there are: 768.
+  static constexpr uint32_t kRemembered = 1024;
+
+  // How long such a message stays after its last packet.
+  static Duration Life(const JobConfig& job) { return 2 * job.deadline; }
+
+  void OnEnd(Instant now, const Collective& what, const JobConfig& job) {
+    entries_[what.mid % kRemembered] = {now + Quiet(job), what.mid, what.generation, what.jid};
+  }
+  // Whether a packet of it comes too soon; then the quiet begins anew.
+  bool Refuses(Instant now, const Header& h, const JobConfig& job) {
+    Entry& entry = entries_[h.mid % kRemembered];
+    const bool this_one = entry.jid == h.jid && entry.mid == h.mid && h.generation <= entry.generation;
+    if (!this_one || now >= entry.until) return false;
+    entry.until = now + Quiet(job);
+    return true;
+  }
+
+ private:
+  // The longest that another node's orphan says nothing and lives.
+  static Duration Quiet(const JobConfig& job) { return Life(job) + Transfer::kMostTimeout; }
+
+  struct Entry {
+    Instant until;
+    uint32_t mid = 0;
+    uint32_t generation = 0;
+    uint16_t jid = 0;
+  };
+  std::array<Entry, kRemembered> entries_{};
+};
+
+}  // namespace longhaul::offload
