@@ -251,7 +251,8 @@ inline constexpr std::array<Counter<OffloadStats>, 35> kOffloadCounters = {{
     {&OffloadStats::damaged_packets, "damaged_packets", "packets with a wrong checksum, passed on unchanged"},
     {&OffloadStats::packets_refused, "packets_refused", "packets that fit no message, job or place in it"},
     {&OffloadStats::begins_refused, "begins_refused",
-     "packets of messages that no rank here has posted, when those have their share; they come again"},
+     "packets of messages that no rank here has posted, when those have their share, or have ended as "
+     "orphans"},
     {&OffloadStats::pool_exhausted, "pool_exhausted", "packets that found no free seg; they come again"},
     {&OffloadStats::sends_deferred, "sends_deferred",
      "sends that wait for their timer, the queue being full"},

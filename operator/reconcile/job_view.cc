@@ -3,10 +3,16 @@
 #include <algorithm>
 #include <utility>
 
+#include "operator/reconcile/commands.h"
+
 namespace longhaul::kube {
 namespace {
 
 const Json kNone;
+
+// A node that ends so long after its server has waited for it in vain: half of kReconnectSeconds, since a
+// server on a silent machine is seen to be gone up to 40 s after its members have missed it.
+constexpr Duration kGone = std::chrono::seconds(kReconnectSeconds) / 2;
 
 }  // namespace
 
@@ -52,8 +58,13 @@ bool JobView::ServerGone() const {
   return Find("StatefulSet", ServerName(job_)).is_null() && ServerPod().is_null();
 }
 
-bool JobView::LostItsServer(const PodView& pod, bool trains) const {
-  if (job_.spec.server.external || (job_.spec.server.storage && trains)) return false;
+bool JobView::LostItsServer(const PodView& pod, bool joined) const {
+  if (job_.spec.server.external) return false;
+  if (job_.spec.server.storage && joined) {
+    // It is waited for (kReconnectSeconds).
+    const Condition* ready = job_.status.Find("ServerReady");
+    return ready != nullptr && ready->status == ConditionStatus::kFalse && ready->since + kGone <= now_;
+  }
   const PodView now = ReadPod(ServerPod());
   return ServerPod().is_null() || now.ends || now.created > pod.created;
 }

@@ -33,7 +33,7 @@ class JobView {
   bool ServerCurrent() const;
   bool ServerGone() const;
   // Where nothing hands the job over, without a claim or before it trains, a node ends with its server.
-  bool LostItsServer(const PodView& pod, bool trains) const;
+  bool LostItsServer(const PodView& pod, bool joined) const;
   // A pod of another cluster whose server's address was one and is none any more.
   bool HasLostAddress(const Json& pod, const std::string& cluster) const;
   // For the nodes of a cluster; "" while it is not known.

@@ -8,12 +8,17 @@ int64_t NodeLedger::Incarnation(const NodeStatus& node) const {
   return next_.attempt + node.retries + node.disruptions;
 }
 
+void NodeLedger::AwaitPod(NodeStatus* node) {
+  node->phase = NodePhase::kPending;
+  node->pod_ip.clear();
+  node->joined = false;
+}
+
 void NodeLedger::Again(size_t rank, bool own_failure, const std::string& why) {
   NodeStatus& node = next_.nodes[rank];
   if (own_failure && node.retries >= config_.max_retries) return Lose(rank);
   ++(own_failure ? node.retries : node.disruptions);
-  node.phase = NodePhase::kPending;
-  node.pod_ip.clear();
+  AwaitPod(&node);
   const Duration wait = Backoff(node.retries + node.disruptions);
   node.retry_at = now_ + wait;
   Event(true, own_failure ? "NodeFailed" : "NodeDisrupted",
@@ -67,8 +72,7 @@ void NodeLedger::ReleaseGang() {
   const Duration wait = Backoff(next_.attempt - 1);
   for (NodeStatus& node : next_.nodes) {
     if (node.phase == NodePhase::kSucceeded || node.phase == NodePhase::kLost) continue;
-    node.phase = NodePhase::kPending;
-    node.pod_ip.clear();
+    AwaitPod(&node);
     node.retry_at = now_ + wait;
   }
   Set("NodesReady", false, "Unschedulable",
@@ -100,9 +104,11 @@ void NodeLedger::CountNode(size_t rank, bool* release) {
     Event(false, "NodeSucceeded", node.name + " has finished");
     return;
   }
+  // Its containers end one after the other: it is not ready any more before it has failed.
+  node.joined |= started() && pod.fate == PodFate::kReady;
   if (pod.fate == PodFate::kFailed || pod.fate == PodFate::kDisrupted || pod.deleting_until) {
     node.last_exit_code = pod.exit_code;
-    const bool with_server = LostItsServer(pod, started() && node.phase == NodePhase::kReady);
+    const bool with_server = LostItsServer(pod, node.joined);
     // What ends while it is deleted was stopped.
     const bool own = pod.fate == PodFate::kFailed && !pod.deleting_until && !with_server;
     return Again(rank, own,

@@ -24,6 +24,8 @@ class NodeLedger : protected Draft {
   // From now on every pod is anew: that number is above those of all pods before.
   void NextAttempt();
 
+  // What its last pod has done is over.
+  static void AwaitPod(NodeStatus* node);
   // The job goes on without it, and ends without it.
   void GiveUp(NodeStatus* node, const std::string& why);
 

@@ -58,6 +58,7 @@ bool Provisioner::ServerWaitsForEnded() const {
 
 void Provisioner::StopServer() {
   const Json& set = Find("StatefulSet", ServerName(job_));
+  stops_server_ = true;
   if (!set.is_null() && At(set, {"metadata", "deletionTimestamp"}).is_null()) Delete(set, "");
 }
 
@@ -122,8 +123,8 @@ void Provisioner::ProvisionPods() {
     }
     const auto owner = OwnerIn(cluster);
     const std::string address = ServerAddressFor(cluster);
-    // A pod without a server would fail, and count.
-    if (!has_config_ || !plan_seen_ || !owner || !ServerReady() || address.empty()) {
+    // A pod without a server would fail, and count; one whose server is about to go likewise.
+    if (!has_config_ || !plan_seen_ || !owner || !ServerReady() || stops_server_ || address.empty()) {
       RequeueIn(kLookAgain);
       continue;
     }

@@ -19,6 +19,7 @@ class Provisioner : protected NodeLedger {
   bool ServerWaitsForEnded() const;
 
   bool waits_for_objects_ = false;
+  bool stops_server_ = false;
 
  private:
   void ProvisionServer();

@@ -401,8 +401,7 @@ void Pass::Suspend() {
   NextAttempt();
   for (NodeStatus& node : next_.nodes) {
     if (node.phase == NodePhase::kSucceeded || node.phase == NodePhase::kLost) continue;
-    node.phase = NodePhase::kPending;
-    node.pod_ip.clear();
+    AwaitPod(&node);
     node.retry_at.reset();
   }
   const std::string message = "spec.runPolicy.suspend is true: pods are deleted, plan and checkpoints stay";

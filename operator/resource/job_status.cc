@@ -30,6 +30,7 @@ NodeStatus ParseNode(const Json& node) {
   status.pod_ip = TextAt(node, {"podIP"});
   status.retries = CountAt(node, "retries");
   status.disruptions = CountAt(node, "disruptions");
+  status.joined = At(node, {"joined"}) == true;
   if (At(node, {"lastExitCode"}).is_number_integer())
     status.last_exit_code = NumberAt(node, {"lastExitCode"}, 0);
   status.retry_at = ParseTimestamp(TextAt(node, {"retryAt"}));
@@ -44,6 +45,7 @@ Json NodeJson(const NodeStatus& node) {
                {"disruptions", node.disruptions}};
   if (!node.site.empty()) json["site"] = node.site;
   if (!node.pod_ip.empty()) json["podIP"] = node.pod_ip;
+  if (node.joined) json["joined"] = true;
   if (node.last_exit_code) json["lastExitCode"] = *node.last_exit_code;
   if (node.retry_at) json["retryAt"] = TimestampText(*node.retry_at);
   return json;

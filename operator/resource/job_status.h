@@ -39,6 +39,7 @@ struct NodeStatus {
   std::string pod_ip;
   int retries = 0;      // after its own failures
   int disruptions = 0;  // after evictions, preemptions, losses of the machine
+  bool joined = false;  // its pod has been ready since the job has started
   std::optional<int64_t> last_exit_code;
   std::optional<Instant> retry_at;  // its next pod is not made before
 

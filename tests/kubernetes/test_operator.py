@@ -526,7 +526,7 @@ def test_an_operator_that_is_killed_50_times_does_what_one_does_that_lives(plane
     done = {name for name in calm + killed if phase(plane, name) == "Succeeded"}
     made = {kind: sum(key[0].startswith(kind) and key[0] in done for key in doubles.made) for kind in ("calm", "killed")}
     for one, other in zip(calm, killed):
-        assert end_of(plane, one) == end_of(plane, other), (one, other)
+        assert end_of(plane, one) == end_of(plane, other), (one, events(plane, one), other, events(plane, other))
     assert made["calm"] == made["killed"]
     assert {"Provisioning", "Running"} <= at_kill.keys(), at_kill
     phases = ", ".join(f"{name} {n}" for name, n in sorted(at_kill.items()))

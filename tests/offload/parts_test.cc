@@ -256,7 +256,7 @@ TEST(Transfer, TimeOutsFollowRoundTripsAndDouble) {
 
 TEST(Orphans, AreRefusedUntilThereIsNothingOfThemForAsLongAsOneLives) {
   const JobConfig job{.nodes = 0b11, .deadline = milliseconds(50)};
-  const Duration quiet = milliseconds(2 * 50 + 250);
+  const Duration quiet = milliseconds(2 * 50 + 250 + 2 * 100);
   Instant now = Instant::FromNanoseconds(1'000'000'000);
   Orphans orphans;
   Header header;
@@ -284,6 +284,9 @@ TEST(Orphans, AreRefusedUntilThereIsNothingOfThemForAsLongAsOneLives) {
   other = header;
   other.generation = 2;
   EXPECT_TRUE(orphans.Refuses(now, other, job)) << "an attempt before";
+  what.jid = 2;  // with numbers like those of the other job
+  orphans.OnEnd(now, what, job);
+  EXPECT_TRUE(orphans.Refuses(now, header, job));
   now += quiet;
   EXPECT_FALSE(orphans.Refuses(now, header, job));
 }

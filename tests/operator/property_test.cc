@@ -88,6 +88,12 @@ class FaultyRun {
       moves_ += at != std::exchange(server_at_, at);
     }
     const Decision decision = Reconcile(cluster_.settings, cluster_.Observe(), cluster_.now());
+    const auto does = [&](Verb verb, const char* kind) {
+      return std::ranges::any_of(decision.actions, [&](const Action& action) {
+        return action.verb == verb && TextAt(action.object, {"kind"}) == kind;
+      });
+    };
+    EXPECT_FALSE(does(Verb::kDelete, "StatefulSet") && does(Verb::kCreate, "Pod"));
     for (const Action& action : decision.actions) {
       if (faulty && random_.Chance(0.05)) return;  // killed
       if (faulty && random_.Chance(0.05)) continue;

@@ -841,6 +841,26 @@ TEST(S15Reconcile, ANodeThatIsTriedAgainAfterTheOthersHaveFinishedStartsWithoutT
   EXPECT_EQ(cluster.status().phase, Phase::kSucceeded);
 }
 
+// A pod that began at the old server would end with it.
+TEST(S15Reconcile, NoPodBeginsAtAServerThatIsStopped) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  cluster.EndPod("resnet-node-0", 9);
+  cluster.Reconciled();  // counted
+  cluster.Advance(60);
+  cluster.Reconciled();  // the old pod is deleted
+  cluster.RunControllers();
+  ASSERT_EQ(cluster.Get("Pod/resnet-node-0"), nullptr);
+  cluster.EndPod("resnet-node-1", 0);
+  cluster.Reconciled();
+  ASSERT_EQ(cluster.status().nodes[1].phase, NodePhase::kSucceeded);
+  const Decision decision = cluster.Reconciled();
+  EXPECT_EQ(CountOf(decision, Verb::kDelete, "StatefulSet"), 1u);
+  EXPECT_EQ(CountOf(decision, Verb::kCreate, "Pod"), 0u);
+  cluster.Settle();
+  EXPECT_THAT(cluster.created["resnet-node-0"], ElementsAre(1, 2));
+}
+
 TEST(S11Reconcile, AnElasticJobThatLosesANodeBeforeTheStartBeginsWithoutIt) {
   ModelCluster cluster(Job([](Json& spec) { spec["elastic"] = {{"minNodes", 1}}; }));
   cluster.profile["spec"]["maxRetries"] = 0;
@@ -946,6 +966,63 @@ TEST(S15Reconcile, NodesThatEndWithAServerThatHandsNothingOverDoNotCountIt) {
       }
     }
   }
+}
+
+// Before the start a node that is ready has joined nothing yet.
+TEST(S15Reconcile, ANodeThatWasReadyBeforeTheStartAndEndsWithItsServerCountsNoRetry) {
+  ModelCluster cluster(Job());
+  cluster.Settle();
+  cluster.MakeReady("resnet-node-0");
+  cluster.Settle();
+  ASSERT_FALSE(cluster.IsTrue("Started"));
+  ASSERT_EQ(cluster.status().nodes[0].phase, NodePhase::kReady);
+  (*cluster.Get("Pod/resnet-server-0"))["metadata"]["deletionTimestamp"] = TimestampText(cluster.now());
+  cluster.EndPod("resnet-node-0", 1);
+  cluster.Reconciled();
+  EXPECT_EQ(cluster.status().nodes[0].retries, 0);
+  EXPECT_EQ(cluster.status().nodes[0].disruptions, 1);
+}
+
+// Its machine is silent, and no other server comes: its members wait for ten minutes.
+TEST(S15Reconcile, NodesThatHaveWaitedForTheirServerInVainCountNoRetry) {
+  for (const int seconds : {120, 590}) {
+    ModelCluster cluster(Job());
+    Start(&cluster);
+    (*cluster.Get("StatefulSet/resnet-server"))["status"]["readyReplicas"] = 0;
+    cluster.Reconciled();
+    cluster.Advance(seconds);
+    cluster.EndPod("resnet-node-0", 1);
+    cluster.Reconciled();
+    EXPECT_EQ(cluster.status().nodes[0].retries, seconds < 300 ? 1 : 0);
+    EXPECT_EQ(cluster.status().nodes[0].disruptions, seconds < 300 ? 0 : 1);
+  }
+}
+
+// Its trainer ends, then its engine: between the two it runs and is not ready.
+TEST(S15Reconcile, ANodeThatFailsInTwoStepsAfterItsServerHasMovedCountsIt) {
+  ModelCluster cluster(Job());
+  Start(&cluster);
+  cluster.Advance(5);
+  cluster.DeleteByHand("Pod/resnet-server-0");
+  cluster.RunControllers();
+  cluster.RunControllers();
+  cluster.Settle();
+  ASSERT_EQ(cluster.status().phase, Phase::kRunning);
+  const Json ready = (*cluster.Get("Pod/resnet-node-0"))["status"]["conditions"];
+  for (const bool again : {false, true}) {
+    (*cluster.Get("Pod/resnet-node-0"))["status"]["conditions"] =
+        Json::array({{{"type", "Ready"}, {"status", "False"}}});
+    cluster.Reconciled();
+    ASSERT_EQ(cluster.status().nodes[0].phase, NodePhase::kStarting);
+    if (again) break;
+    (*cluster.Get("Pod/resnet-node-0"))["status"]["conditions"] = ready;  // and is again
+    cluster.Settle();
+  }
+  cluster.EndPod("resnet-node-0", 1);
+  cluster.Reconciled();
+  EXPECT_EQ(cluster.status().nodes[0].retries, 1);
+  EXPECT_EQ(cluster.status().nodes[0].disruptions, 0);
+  EXPECT_FALSE(cluster.status().nodes[0].joined) << "its next pod has not";
 }
 
 TEST(S15Reconcile, AServerThatIsEvictedOrMovesAtALaterBarrierCostsNoRetry) {

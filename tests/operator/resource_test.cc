@@ -374,6 +374,7 @@ TEST(S1Resources, AStatusComesBackAsItWasWritten) {
   node.pod_ip = "10.0.0.1";
   node.retries = 2;
   node.disruptions = 1;
+  node.joined = true;
   node.last_exit_code = 137;
   node.retry_at = Seconds(kEpoch + 9);
   status.nodes = {node, {}};

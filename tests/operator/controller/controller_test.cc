@@ -469,6 +469,33 @@ TEST(S10Controller, ALongScriptIsReadWhenItsPlanIsWritten) {
   ASSERT_TRUE(home.UntilClean());
 }
 
+// A job of that name that was deleted and made anew meanwhile, or is gone.
+TEST(S10Controller, ALongScriptOfAnotherObjectIsNotTaken) {
+  Home home;
+  Json job = Job();
+  const std::string script = "#!/bin/sh\n" + std::string(kKeptScriptBytes, '#');
+  job["spec"]["script"]["inline"] = script;
+  home.Submit(job);
+  std::atomic<int> reads = 0;
+  home.server.Misread("trainingjobs", [&](int* code, Json* object) {
+    if (++reads % 2 == 0) {
+      *code = 404;
+      *object = {{"kind", "Status"}, {"code", 404}, {"reason", "NotFound"}};
+    } else if (object->contains("spec")) {
+      (*object)["metadata"]["uid"] = "another";
+      (*object)["spec"]["script"]["inline"] = "#!/bin/sh\n" + std::string(kKeptScriptBytes, 'x');
+    }
+  });
+  home.Start();
+  ASSERT_TRUE(home.Until([&] { return reads >= 4; }));
+  EXPECT_EQ(home.status().attempt, 1) << "it was planned anew";
+  EXPECT_FALSE(home.server.Get("configmaps", "team/resnet-plan"));
+  home.server.Misread("", nullptr);
+  ASSERT_TRUE(home.Until([&] { return home.server.Workers().size() == 2; })) << home.status().message;
+  EXPECT_EQ(home.plan().script, script);
+  ASSERT_TRUE(home.UntilClean());
+}
+
 TEST(S16Controller, AHundredJobsWithLongScriptsFitIntoTheMemoryOfItsPod) {
   constexpr int kJobs = LONGHAUL_SLOWNESS > 1 ? 10 : 100;  // with a sanitizer its memory says nothing
   Home home;

@@ -214,6 +214,12 @@ void ModelApiServer::Forbid(const std::string& what) {
   forbidden_ = what;
 }
 
+void ModelApiServer::Misread(const std::string& plural, std::function<void(int*, Json*)> change) {
+  const std::lock_guard lock(mutex_);
+  misread_ = plural;
+  change_ = std::move(change);
+}
+
 int ModelApiServer::reviews() const {
   const std::lock_guard lock(mutex_);
   return reviews_;
@@ -306,6 +312,8 @@ bool ModelApiServer::Serve(const Request& request, Peer& peer) {
   {
     const std::lock_guard lock(mutex_);
     answer = Write(request.method, target, body);
+    if (request.method == "GET" && target.plural == misread_ && change_)
+      change_(&answer.first, &answer.second);
   }
   if (fault != 0) {  // done, and the answer is lost
     peer.Reset();

@@ -52,6 +52,8 @@ class ModelApiServer {
   void Fail(double chance, uint64_t seed);
   // Requests of this kind get 403: "POST pods"; "": none.
   void Forbid(const std::string& what);
+  // An answer to a GET of one object of `plural` becomes what `change` makes of it; null: as it is.
+  void Misread(const std::string& plural, std::function<void(int* code, Json* object)> change);
 
   std::set<std::string> may_use;  // users, and groups as "group vision"; set it before requests come
   int reviews() const;
@@ -92,6 +94,8 @@ class ModelApiServer {
   uint64_t version_ = 100, floor_ = 0, next_uid_ = 1;
   double chance_ = 0;
   std::string forbidden_;
+  std::string misread_;
+  std::function<void(int*, Json*)> change_;
   Random random_{1};
   int reviews_ = 0;
   uint64_t requests_ = 0;
